@@ -1,0 +1,80 @@
+// Package gateway says how asking a payment gateway (PSP) can go: what is asked, and the classes an answer
+// falls into. It is pure; the adapters that really ask live below it, one folder per gateway.
+package gateway
+
+import (
+	"time"
+
+	"pollux/internal/payment"
+)
+
+// Query is what a poll asks: the state of one payment.
+type Query struct {
+	Payment     payment.ID
+	Account     string // which of the gateway's accounts; empty is the default one
+	Reference   string // the gateway's id of the payment
+	MerchantRef string // our own reference, for gateways that can look it up
+	AmountMinor int64  // expected, in the minor unit of Currency
+	Currency    string // expected, ISO 4217
+	TraceParent string // W3C trace context to pass on; may be empty
+}
+
+// Class is the class of an answer. It alone decides what becomes of a delivery. The zero value is Local, so that a
+// forgotten class costs nothing.
+type Class uint8
+
+// The classes of an answer.
+const (
+	Local         Class = iota // our own pool, DNS configuration, shutdown: costs nothing, counts nowhere
+	Pending                    // a real status that is not final yet
+	Final                      // a real status that ends the payment
+	Transport                  // DNS, refused, reset, timeout, cut body, 5xx, an HTML error page
+	RateLimited                // 429, or whatever the gateway says instead
+	Unauthorized               // 401, 403, expired key
+	NotFound                   // the gateway does not know the payment (yet)
+	Malformed                  // a 200 whose body is empty, undecodable or wrong in shape
+	UnknownStatus              // a status that the map does not have
+	Mismatch                   // the answer is about another payment, amount, currency or mode
+)
+
+var classNames = [...]string{
+	Local: "local", Pending: "pending", Final: "final", Transport: "transport", RateLimited: "rate_limited",
+	Unauthorized: "unauthorized", NotFound: "not_found", Malformed: "malformed", UnknownStatus: "unknown_status",
+	Mismatch: "mismatch",
+}
+
+// Classes are all classes of answer, in a fixed order.
+var Classes = []Class{Local, Pending, Final, Transport, RateLimited, Unauthorized, NotFound, Malformed, UnknownStatus, Mismatch}
+
+// String returns the class as it is stored, logged and used as a metric label.
+func (c Class) String() string {
+	if int(c) < len(classNames) {
+		return classNames[c]
+	}
+	return "local"
+}
+
+// ClassOf is the inverse of String. It reports false for a name that is no class.
+func ClassOf(name string) (Class, bool) {
+	for c, n := range classNames {
+		if n == name {
+			return Class(c), true
+		}
+	}
+	return Local, false
+}
+
+// Failed reports whether the call counts as a failed one: nobody learned anything about the payment.
+func (c Class) Failed() bool { return c == Transport || c == Malformed || c == NotFound }
+
+// Answer is how one poll went. It never carries a secret, a card number or a whole body.
+type Answer struct {
+	Class         Class
+	Status        payment.Status // the final status when Class is Final; Pending otherwise
+	Detail        string         // why it is pending or how it ended, in our words: processing, requires_action, …
+	HTTPStatus    int            // 0 when no response came
+	GatewayStatus string         // the gateway's own word, cut to 64 bytes of printable UTF-8
+	RetryAfter    time.Duration  // how long the gateway asked us to wait; 0 when it did not say
+	Message       string         // for a person: what went wrong, redacted, at most 512 bytes
+	Took          time.Duration  // from sending the request to the last byte of the answer
+}

@@ -1,0 +1,118 @@
+// Package message is the wire format between the relay and the consumers: subjects, headers, ids and the body
+// of a poll. It is pure.
+package message
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"pollux/internal/payment"
+)
+
+// The streams that Pollux uses; their definitions are in the folder streams.
+const (
+	StreamPoll     = "PAYMENTS_POLL"
+	StreamDeferred = "PAYMENTS_DEFERRED"
+	StreamEvents   = "PAYMENTS_EVENTS"
+	StreamDead     = "PAYMENTS_DEAD"
+)
+
+// The headers that Pollux writes. No other header is ever copied from a stored message: some of them command the server.
+const (
+	HeaderID          = "Nats-Msg-Id"
+	HeaderTraceParent = "traceparent"
+)
+
+// Lanes are the priorities of a poll, the most urgent first.
+var Lanes = []string{"high", "normal", "low"}
+
+var token = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
+
+// ValidToken reports whether s may stand in a subject: a gateway, a lane, a reason. Everything else (dots, wildcards,
+// blanks, $JS, NUL) would be accepted by the broker and published to somebody else's subject.
+func ValidToken(s string) bool { return token.MatchString(s) }
+
+// PollSubject is where polls of a gateway's lane are published. Both must be valid tokens.
+func PollSubject(gateway, lane string) string { return "payments.poll." + gateway + "." + lane }
+
+// DeferredSubject is where polls of a gateway sleep while its breaker is open.
+func DeferredSubject(gateway string) string { return "payments.deferred." + gateway }
+
+// DeadSubject is where a dead letter is announced.
+func DeadSubject(gateway, reason string) string { return "payments.dead." + gateway + "." + reason }
+
+// ConsumerName is the name of the durable consumer of a gateway's lane.
+func ConsumerName(gateway, lane string) string { return "poll_" + gateway + "_" + lane }
+
+// ValidSubject reports whether s is a subject that an event may be published to: it begins with "payments." and
+// every token of it is valid.
+func ValidSubject(s string) bool {
+	if len(s) > 255 || !strings.HasPrefix(s, "payments.") {
+		return false
+	}
+	for t := range strings.SplitSeq(s, ".") {
+		if !ValidToken(t) {
+			return false
+		}
+	}
+	return true
+}
+
+// Poll asks a consumer to poll one payment. Token is the lease under which the relay published it; Revision is the
+// revision of the job when it was leased, so that a consumer can tell deliveries that were recorded from those that were not.
+type Poll struct {
+	Payment  payment.ID
+	Token    string // the job's lock token, in the canonical form of a UUID
+	Revision int64
+}
+
+type wirePoll struct {
+	V        int    `json:"v"`
+	Payment  int64  `json:"payment"`
+	Token    string `json:"token"`
+	Revision int64  `json:"revision"`
+}
+
+// MaxPollBytes bounds a poll's body; a larger one is poison.
+const MaxPollBytes = 1024
+
+var uuid = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// EncodePoll returns the body of a poll.
+func EncodePoll(p Poll) []byte {
+	b := make([]byte, 0, 96)
+	return fmt.Appendf(b, `{"v":1,"payment":%d,"token":"%s","revision":%d}`, p.Payment, p.Token, p.Revision)
+}
+
+// DecodePoll reads the body of a poll. It refuses unknown fields, other versions, trailing bytes, ids that cannot be
+// and tokens that are not UUIDs: whatever it refuses is poison.
+func DecodePoll(b []byte) (Poll, error) {
+	if len(b) > MaxPollBytes {
+		return Poll{}, fmt.Errorf("poll message of %d bytes, at most %d are read", len(b), MaxPollBytes)
+	}
+	var w wirePoll
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&w); err != nil {
+		return Poll{}, errors.New("poll message is not the JSON object it should be")
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return Poll{}, errors.New("poll message has bytes after its JSON object")
+	}
+	switch {
+	case w.V != 1:
+		return Poll{}, fmt.Errorf("poll message of version %d, this build reads version 1", w.V)
+	case w.Payment <= 0:
+		return Poll{}, errors.New("poll message without a payment")
+	case !uuid.MatchString(w.Token):
+		return Poll{}, errors.New("poll message without a lease token")
+	case w.Revision < 0:
+		return Poll{}, errors.New("poll message with a negative revision")
+	}
+	return Poll{Payment: payment.ID(w.Payment), Token: w.Token, Revision: w.Revision}, nil
+}
