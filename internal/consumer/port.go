@@ -1,0 +1,109 @@
+// Package consumer takes deliveries of due polls, asks the gateway, decides what becomes of each, records it and
+// carries it out.
+package consumer
+
+import (
+	"context"
+	"time"
+
+	"pollux/internal/gateway"
+	"pollux/internal/message"
+	"pollux/internal/payment"
+	"pollux/internal/redelivery"
+)
+
+// Delivery is one handing-over of a message by the broker.
+type Delivery interface {
+	// Body is the message. It must not be changed.
+	Body() []byte
+	// Count is how often the broker has delivered this message, this time included.
+	Count() int
+	// Ack ends the message. It does not wait for the broker: an acknowledgement that is lost costs a delivery that is dropped.
+	Ack() error
+	// Return gives the message back; it comes again after delay, at once when delay ≤ 0.
+	Return(delay time.Duration) error
+}
+
+// Source is where deliveries of one queue come from.
+type Source interface {
+	// Fetch waits for a delivery and returns it with those that have already arrived, n at the most. It returns
+	// ctx's error when ctx ends first. It survives lost connections, consumers and streams by itself.
+	Fetch(ctx context.Context, n int) ([]Delivery, error)
+	// Held is how many messages of the queue are with consumers or held, fleet-wide, as last seen.
+	Held() int
+	// Close stops the source and gives back what it has fetched and not returned.
+	Close() error
+}
+
+// Gateway asks the gateway about payments.
+type Gateway interface {
+	// Poll asks once. It always answers; what goes wrong is in the answer's class. It is safe for concurrent use.
+	Poll(ctx context.Context, q gateway.Query) gateway.Answer
+}
+
+// Job is what the record says about a delivered poll.
+type Job struct {
+	Tracked      bool
+	Payment      payment.Payment
+	Detail       string // the payment's status detail
+	TokenCurrent bool   // the job exists and carries the delivery's token
+	Dead         bool   // the job is with a person
+	Revision     int64
+	Counters     redelivery.Counters
+	UntilDue     time.Duration // by the database's clock; ≤ 0 when due
+	Age          time.Duration // since tracked or last replayed
+	HasDeadline  bool
+	UntilEnd     time.Duration // until the payment's own deadline
+	Previous     time.Duration // the delay before this poll
+	LeaseLeft    time.Duration // how long the lease still runs
+	DueAt        time.Time
+	ReadAt       time.Time // the database's clock when the row was read
+}
+
+// Result is the outcome of a delivery, to be recorded if the job still has its token and revision.
+type Result struct {
+	Payment     payment.ID
+	Gateway     string
+	Account     string
+	Token       string
+	Revision    int64
+	Disposition redelivery.Disposition
+	Policy      string
+	Polled      bool           // the gateway was asked: Answer is to be logged as an attempt
+	Answer      gateway.Answer // zero when not polled
+	DetailNew   bool           // the status detail differs from what the record has
+	DueAt       time.Time
+	StartedAt   time.Time // by the database's clock
+	TraceID     string
+	Body        []byte // of a message that is poison; nil otherwise
+}
+
+// Verdict is what the record did with a result.
+type Verdict struct {
+	Applied bool  // false: the lease or the revision had moved on, nothing was changed
+	Err     error // not nil: the database refuses this row, today and tomorrow
+}
+
+// Poison is a message that cannot be tied to a payment.
+type Poison struct {
+	Subject string
+	Gateway string
+	Body    []byte
+	Why     string
+	Count   int
+}
+
+// Record is where jobs are read and results written.
+type Record interface {
+	// Read returns what the record says about each poll, in their order, in one query.
+	Read(ctx context.Context, polls []message.Poll) ([]Job, error)
+	// Extend prolongs the leases of polls to at least d from now and reports for each whether it still had its lease.
+	Extend(ctx context.Context, polls []message.Poll, d time.Duration) ([]bool, error)
+	// Write records all results in one transaction and returns a verdict for each, in their order. When the database refuses single rows
+	// it finds them, writes the others and says so in their verdicts. An error means that nothing was written.
+	Write(ctx context.Context, results []Result, worker string, lease time.Duration) ([]Verdict, error)
+	// Bury records a message that cannot be tied to a payment as a dead letter.
+	Bury(ctx context.Context, p Poison) error
+	// Ping reports whether the record can be reached.
+	Ping(ctx context.Context) error
+}
