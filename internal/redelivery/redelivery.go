@@ -99,13 +99,16 @@ const (
 	ReasonWindow        Reason = "window"         // as old as the policy allows
 	ReasonDeadline      Reason = "deadline"       // the payment's own deadline passed
 	ReasonPoison        Reason = "poison"         // delivered again and again and never recorded
+	ReasonRefused       Reason = "refused"        // the database refuses to record it
+	ReasonUndecodable   Reason = "undecodable"    // the message cannot be read
+	ReasonUnpublishable Reason = "unpublishable"  // the broker refuses to take it
 )
 
 // Reasons are all reasons in a fixed order.
 var Reasons = []Reason{
 	ReasonDue, ReasonUntracked, ReasonStale, ReasonAlreadyFinal, ReasonWithPerson, ReasonEarly, ReasonCircuitOpen, ReasonPaused,
 	ReasonLocal, ReasonResolved, ReasonStillPending, ReasonFailure, ReasonRateLimited, ReasonUnauthorized, ReasonNotFound,
-	ReasonUnknownStatus, ReasonMismatch, ReasonAttempts, ReasonFailures, ReasonWindow, ReasonDeadline, ReasonPoison,
+	ReasonUnknownStatus, ReasonMismatch, ReasonAttempts, ReasonFailures, ReasonWindow, ReasonDeadline, ReasonPoison, ReasonRefused, ReasonUndecodable, ReasonUnpublishable,
 }
 
 // Disposition is how a delivery ends.

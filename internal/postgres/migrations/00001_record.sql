@@ -1,0 +1,580 @@
+-- The record: payments, their poll jobs, what was asked and answered, what is to be published, what is with a person.
+-- Time is the database's everywhere: due times and leases are set and compared with now().
+-- Lock order, where one transaction touches both: the job first, then the payment.
+
+-- +goose Up
+
+create schema if not exists pollux;
+
+comment on schema pollux is 'Pollux: pending payments on their way to a final status';
+
+-- ------------------------------------------------------------------------------------------------ payments
+
+create table pollux.payments (
+  id                 bigint generated always as identity primary key,
+  gateway            text not null,
+  account            text not null default '',
+  reference          text not null,
+  merchant_reference text not null default '',
+  class              text not null default 'standard',
+  lane               text not null default 'normal',
+  amount_minor       bigint not null,
+  currency           char(3) not null,
+  status             text not null default 'pending',
+  status_detail      text not null default '',
+  status_source      text,
+  status_updated_at  timestamptz not null default now(),
+  revision           integer not null default 0,
+  poll_after         timestamptz not null default now(),
+  expires_at         timestamptz,
+  created_at         timestamptz not null default now(),
+  metadata           jsonb,
+  traceparent        text,
+  constraint payments_gateway check (gateway ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+  constraint payments_account check (account ~ '^[A-Za-z0-9_.:-]{0,128}$'),
+  constraint payments_reference check (reference ~ '^[[:graph:]]{1,255}$'),
+  constraint payments_merchant_reference check (length(merchant_reference) <= 255),
+  constraint payments_class check (class ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+  constraint payments_lane check (lane in ('high', 'normal', 'low')),
+  constraint payments_amount check (amount_minor >= 0),
+  constraint payments_currency check (currency ~ '^[A-Z]{3}$'),
+  constraint payments_status check (status in ('pending', 'succeeded', 'failed', 'cancelled', 'expired')),
+  constraint payments_status_detail check (length(status_detail) <= 255),
+  constraint payments_status_source check (status_source in ('poll', 'webhook', 'operator', 'reconciliation')),
+  constraint payments_final_has_source check (status = 'pending' or status_source is not null),
+  constraint payments_metadata check (metadata is null or pg_column_size(metadata) <= 16384),
+  constraint payments_traceparent check (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
+  constraint payments_identity unique (gateway, account, reference)
+) with (fillfactor = 85);
+
+comment on table pollux.payments is 'Every payment that Pollux tracks. No index may contain the status, not even a partial one: updates would stop being HOT.';
+comment on column pollux.payments.amount_minor is 'in the minor unit of the currency (ISO 4217): cents, yen, fils';
+comment on column pollux.payments.status_detail is 'why it is pending or how it ended: processing, requires_action, authorized, …';
+comment on column pollux.payments.revision is 'how often the status has changed; with the id it makes the id of the event';
+comment on column pollux.payments.poll_after is 'when the first poll is due';
+comment on column pollux.payments.expires_at is 'the payment''s own deadline: its last poll, then a person';
+
+-- ------------------------------------------------------------------------------------------------ poll_jobs
+
+create table pollux.poll_jobs (
+  payment_id        bigint primary key references pollux.payments (id),
+  gateway           text not null,
+  lane              text not null,
+  state             text not null default 'scheduled',
+  next_poll_at      timestamptz not null default now(),
+  locked_until      timestamptz,
+  locked_by         text,
+  lock_token        uuid,
+  claimable_at      timestamptz not null generated always as (
+                      case when state = 'dead' then timestamptz 'infinity' else greatest(next_poll_at, locked_until) end
+                    ) stored,
+  revision          bigint not null default 0,
+  attempts          integer not null default 0,
+  failures          integer not null default 0,
+  deferrals         integer not null default 0,
+  replays           integer not null default 0,
+  last_delay_ms     bigint not null default 0,
+  last_class        text,
+  last_message      text,
+  window_started_at timestamptz not null default now(),
+  updated_at        timestamptz not null default now(),
+  constraint poll_jobs_state check (state in ('scheduled', 'in_flight', 'held', 'deferred', 'dead')),
+  constraint poll_jobs_lease check (state not in ('in_flight', 'held') or (lock_token is not null and locked_until is not null)),
+  constraint poll_jobs_unleased check (state not in ('scheduled', 'dead') or lock_token is null)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
+
+comment on table pollux.poll_jobs is 'One row for each pending payment, none for any other.';
+comment on column pollux.poll_jobs.next_poll_at is 'when the next poll is due; never made earlier';
+comment on column pollux.poll_jobs.claimable_at is 'when a relay may take it: the later of due time and lease. The one time that the relay''s index has.';
+comment on column pollux.poll_jobs.revision is 'grows with every recorded delivery: with the token it is the fence of a consumer''s write';
+comment on column pollux.poll_jobs.attempts is 'calls that the gateway answered';
+comment on column pollux.poll_jobs.failures is 'consecutive calls that failed';
+comment on column pollux.poll_jobs.window_started_at is 'when the policy''s window began: tracked or last replayed';
+
+-- Sleeping, leased, held and dead jobs are all behind its front, whatever their state, and a queue that
+-- may take nothing now is not in the way of another.
+create index poll_jobs_claim on pollux.poll_jobs (gateway, lane, claimable_at);
+
+-- ------------------------------------------------------------------------------------------------ poll_attempts
+
+create table pollux.poll_attempts (
+  payment_id     bigint not null,
+  at             timestamptz not null,
+  due_at         timestamptz not null,
+  took_us        bigint not null,
+  class          text not null,
+  http_status    smallint not null,
+  gateway_status text not null,
+  retry_after_ms bigint not null,
+  message        text not null,
+  disposition    text not null,
+  reason         text not null,
+  delay_ms       bigint not null,
+  applied        boolean not null,
+  attempts       integer not null,
+  failures       integer not null,
+  policy         text not null,
+  worker         text not null,
+  trace_id       text not null
+) partition by range (at);
+
+create index poll_attempts_payment on pollux.poll_attempts (payment_id);
+
+comment on table pollux.poll_attempts is 'Every call to a gateway, a partition a day.';
+comment on column pollux.poll_attempts.applied is 'false when the lease or the revision had moved on: the answer changed nothing';
+
+-- ------------------------------------------------------------------------------------------------ outbox
+
+create sequence pollux.outbox_seq;
+
+create table pollux.outbox (
+  seq          bigint not null default nextval('pollux.outbox_seq'),
+  event_id     text not null,
+  payment_id   bigint,
+  subject      text not null,
+  body         text not null,
+  traceparent  text,
+  created_at   timestamptz not null default now(),
+  published_at timestamptz,
+  stream       text,
+  stream_seq   bigint,
+  tries        integer not null default 0,
+  retry_at     timestamptz not null default '-infinity',
+  set_aside    text,
+  primary key (seq, created_at)
+) partition by range (created_at);
+
+alter sequence pollux.outbox_seq owned by pollux.outbox.seq;
+
+create index outbox_unpublished on pollux.outbox (seq) where published_at is null and set_aside is null;
+
+comment on table pollux.outbox is 'Events to publish, kept a while after: a broker that lost its disk gets them again.';
+comment on column pollux.outbox.set_aside is 'why it can never be published; null when it can';
+
+-- ------------------------------------------------------------------------------------------------ dead_letters
+
+create table pollux.dead_letters (
+  id             bigint generated always as identity primary key,
+  payment_id     bigint references pollux.payments (id),
+  gateway        text not null,
+  account        text not null default '',
+  class          text not null default '',
+  amount_minor   bigint,
+  currency       char(3),
+  reason         text not null,
+  state          text not null default 'open',
+  last_class     text not null default '',
+  http_status    smallint not null default 0,
+  gateway_status text not null default '',
+  message        text not null default '',
+  attempts       integer not null default 0,
+  failures       integer not null default 0,
+  deferrals      integer not null default 0,
+  replays        integer not null default 0,
+  last_attempts  jsonb not null default '[]',
+  policy         text not null default '',
+  worker         text not null default '',
+  trace_id       text not null default '',
+  subject        text not null default '',
+  body           bytea,
+  deliveries     integer not null default 0,
+  created_at     timestamptz not null default now(),
+  closed_at      timestamptz,
+  closed_by      text,
+  constraint dead_letters_state check (state in ('open', 'replaying', 'resolved', 'discarded')),
+  constraint dead_letters_closed check ((state in ('resolved', 'discarded')) = (closed_at is not null)),
+  constraint dead_letters_tied check (payment_id is not null or body is not null)
+);
+
+create unique index dead_letters_one_open on pollux.dead_letters (payment_id) where state in ('open', 'replaying');
+create index dead_letters_newest on pollux.dead_letters (state, gateway, id desc);
+
+comment on table pollux.dead_letters is 'What is with a person. The row is the truth, the message on payments.dead.> its announcement.';
+
+-- ------------------------------------------------------------------------------------------------ streams
+
+create table pollux.streams (
+  name          text primary key,
+  created       timestamptz not null,
+  last_sequence bigint not null,
+  seen_at       timestamptz not null default now(),
+  lost_at       timestamptz
+);
+
+comment on table pollux.streams is 'What the relays last saw of each stream: another creation time or a smaller sequence means that messages were lost.';
+
+-- ------------------------------------------------------------------------------------------------ the way in
+
+-- +goose StatementBegin
+create function pollux.payment_fault(
+  gateway text, account text, reference text, merchant_reference text, class text, lane text,
+  amount_minor bigint, currency text, metadata jsonb, traceparent text
+) returns text language plpgsql immutable parallel safe as $$
+begin
+  if gateway is null or gateway !~ '^[a-z0-9][a-z0-9_-]{0,63}$' then
+    return 'gateway: 1 to 64 of a-z, 0-9, _ and -, as it is named in the configuration of Pollux';
+  elsif reference is null or reference !~ '^[[:graph:]]{1,255}$' then
+    return 'reference: the gateway''s id of the payment, 1 to 255 characters without blanks or control characters';
+  elsif amount_minor is null or amount_minor < 0 then
+    return 'amount_minor: not below 0, in the minor unit of the currency (1999 for 19.99 EUR)';
+  elsif currency is null or currency !~ '^[A-Z]{3}$' then
+    return 'currency: three capital letters (ISO 4217)';
+  elsif class is null or class !~ '^[a-z0-9][a-z0-9_-]{0,63}$' then
+    return 'class: 1 to 64 of a-z, 0-9, _ and -; it chooses the policy';
+  elsif account is null or account !~ '^[A-Za-z0-9_.:-]{0,128}$' then
+    return 'account: at most 128 of letters, digits and _ . : -';
+  elsif merchant_reference is null or length(merchant_reference) > 255 then
+    return 'merchant_reference: at most 255 characters';
+  elsif lane is null or lane not in ('high', 'normal', 'low') then
+    return 'lane: high, normal or low';
+  elsif metadata is not null and pg_column_size(metadata) > 16384 then
+    return 'metadata: at most 16 KiB';
+  elsif traceparent is not null and traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
+    return 'traceparent: of the form of W3C Trace Context, or null';
+  end if;
+  return null;
+end $$;
+-- +goose StatementEnd
+
+comment on function pollux.payment_fault is 'What is wrong with a payment to be tracked, or null.';
+
+-- +goose StatementBegin
+create function pollux.track_payment(
+  gateway text, reference text, amount_minor bigint, currency text, class text default 'standard',
+  account text default '', merchant_reference text default '', lane text default 'normal',
+  first_poll_after interval default '0', expires_at timestamptz default null,
+  metadata jsonb default null, traceparent text default null
+) returns bigint language plpgsql as $$
+#variable_conflict use_column
+declare
+  fault text := pollux.payment_fault(track_payment.gateway, track_payment.account, track_payment.reference,
+    track_payment.merchant_reference, track_payment.class, track_payment.lane, track_payment.amount_minor,
+    track_payment.currency, track_payment.metadata, track_payment.traceparent);
+  found_id bigint;
+  known record;
+begin
+  if fault is not null then
+    raise exception 'payment not tracked: %', fault using errcode = 'invalid_parameter_value',
+      hint = 'Nothing was written. Correct the argument and call pollux.track_payment again.';
+  end if;
+  if first_poll_after is null or first_poll_after < interval '0' or first_poll_after > interval '1 year' then
+    raise exception 'payment not tracked: first_poll_after: between 0 and 1 year' using errcode = 'invalid_parameter_value';
+  end if;
+  insert into pollux.payments (gateway, account, reference, merchant_reference, class, lane, amount_minor, currency,
+    poll_after, expires_at, metadata, traceparent)
+  values (track_payment.gateway, track_payment.account, track_payment.reference, track_payment.merchant_reference,
+    track_payment.class, track_payment.lane, track_payment.amount_minor, track_payment.currency,
+    now() + first_poll_after, track_payment.expires_at, track_payment.metadata, track_payment.traceparent)
+  on conflict (gateway, account, reference) do nothing
+  returning id into found_id;
+  if found_id is not null then
+    return found_id;
+  end if;
+  select p.id, p.amount_minor, p.currency into known
+  from pollux.payments p
+  where p.gateway = track_payment.gateway
+    and p.account = track_payment.account
+    and p.reference = track_payment.reference;
+  if known.amount_minor <> track_payment.amount_minor or known.currency <> track_payment.currency then
+    raise exception 'payment %/% is already tracked with % %, not % %', track_payment.gateway, track_payment.reference,
+      known.amount_minor, known.currency, track_payment.amount_minor, track_payment.currency
+      using errcode = 'unique_violation', hint = 'A payment keeps its amount. Another amount is another payment, with another reference.';
+  end if;
+  return known.id;
+end $$;
+-- +goose StatementEnd
+
+comment on function pollux.track_payment is 'Tracks a pending payment in the caller''s own transaction and returns its id. Calling it again for the same payment is harmless; with another amount it is an error.';
+
+create function pollux.incoming(payments jsonb)
+returns table (
+  ord bigint, gateway text, account text, reference text, merchant_reference text, class text, lane text, amount_minor bigint,
+  currency text, first_poll_after interval, expires_at timestamptz, metadata jsonb, traceparent text
+) language sql immutable parallel safe as $$
+  select r.ord, r.gateway, coalesce(r.account, ''), r.reference, coalesce(r.merchant_reference, ''), coalesce(r.class, 'standard'),
+    coalesce(r.lane, 'normal'), r.amount_minor, r.currency, coalesce(r.first_poll_after, interval '0'), r.expires_at, r.metadata, r.traceparent
+  from rows from (jsonb_to_recordset(payments) as (
+    gateway text, account text, reference text, merchant_reference text, class text, lane text, amount_minor bigint,
+    currency text, first_poll_after interval, expires_at timestamptz, metadata jsonb, traceparent text
+  )) with ordinality as r(gateway, account, reference, merchant_reference, class, lane, amount_minor, currency, first_poll_after,
+    expires_at, metadata, traceparent, ord)
+$$;
+
+-- +goose StatementBegin
+create function pollux.track_payments(payments jsonb)
+returns table (id bigint, gateway text, account text, reference text, tracked boolean)
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+  bad record;
+  fresh bigint[];
+begin
+  if jsonb_typeof(payments) is distinct from 'array' then
+    raise exception 'payments not tracked: the argument is an array of objects' using errcode = 'invalid_parameter_value',
+      hint = 'For instance [{"gateway": "acme", "reference": "pay_1", "amount_minor": 1999, "currency": "EUR"}]';
+  end if;
+  select f.ord, f.fault into bad
+  from (
+    select i.ord, coalesce(
+      pollux.payment_fault(i.gateway, i.account, i.reference, i.merchant_reference, i.class, i.lane, i.amount_minor, i.currency, i.metadata, i.traceparent),
+      case when i.first_poll_after < interval '0' or i.first_poll_after > interval '1 year' then 'first_poll_after: between 0 and 1 year' end) as fault
+    from pollux.incoming(payments) i
+  ) f
+  where f.fault is not null
+  order by f.ord
+  limit 1;
+  if found then
+    raise exception 'payments not tracked: element %: %', bad.ord - 1, bad.fault
+      using errcode = 'invalid_parameter_value', hint = 'Nothing was written. Elements are counted from 0.';
+  end if;
+
+  with inserted as (
+    insert into pollux.payments (gateway, account, reference, merchant_reference, class, lane, amount_minor, currency,
+      poll_after, expires_at, metadata, traceparent)
+    select i.gateway, i.account, i.reference, i.merchant_reference, i.class, i.lane, i.amount_minor, i.currency,
+      now() + i.first_poll_after, i.expires_at, i.metadata, i.traceparent
+    from pollux.incoming(payments) i
+    order by i.ord
+    on conflict (gateway, account, reference) do nothing
+    returning id
+  )
+  select array_agg(id) into fresh from inserted;
+
+  select i.ord, i.amount_minor, i.currency, p.amount_minor as known_amount, p.currency as known_currency, i.gateway, i.reference into bad
+  from pollux.incoming(payments) i
+  join pollux.payments p on p.gateway = i.gateway and p.account = i.account and p.reference = i.reference
+  where p.amount_minor <> i.amount_minor or p.currency <> i.currency
+  order by i.ord
+  limit 1;
+  if found then
+    raise exception 'payments not tracked: element %: payment %/% is already tracked with % %, not % %', bad.ord - 1, bad.gateway, bad.reference,
+      bad.known_amount, bad.known_currency, bad.amount_minor, bad.currency
+      using errcode = 'unique_violation', hint = 'Nothing was written. A payment keeps its amount; another amount is another payment.';
+  end if;
+
+  return query
+  select p.id, p.gateway, p.account, p.reference, p.id in (select unnest(fresh))
+  from pollux.incoming(payments) i
+  join pollux.payments p on p.gateway = i.gateway and p.account = i.account and p.reference = i.reference
+  order by i.ord;
+end $$;
+-- +goose StatementEnd
+
+comment on function pollux.track_payments is 'Tracks many pending payments in one call: an array of objects with the arguments of pollux.track_payment. All or nothing. It returns each one''s id, in order, and whether it is new.';
+
+-- ------------------------------------------------------------------------------------------------ what must always hold
+
+-- A pending payment has a job from the statement on that inserts it, whoever inserts it.
+-- +goose StatementBegin
+create function pollux.payment_begins() returns trigger language plpgsql as $$
+begin
+  insert into pollux.poll_jobs (payment_id, gateway, lane, next_poll_at)
+  values (new.id, new.gateway, new.lane, new.poll_after);
+  return null;
+end $$;
+-- +goose StatementEnd
+
+create trigger payment_begins after insert on pollux.payments
+  for each row when (new.status = 'pending') execute function pollux.payment_begins();
+
+-- The status machine. Only an operator may contradict a final status, and nobody makes a payment pending again.
+-- +goose StatementBegin
+create function pollux.payment_turns() returns trigger language plpgsql as $$
+begin
+  if new.status = 'pending' then
+    raise exception 'payment % is %: it does not become pending again', old.id, old.status using errcode = 'check_violation', constraint = 'payments_machine';
+  elsif old.status <> 'pending' and new.status <> 'succeeded' and new.status_source is distinct from 'operator' then
+    raise exception 'payment % is %: it does not become % but by an operator', old.id, old.status, new.status
+      using errcode = 'check_violation', constraint = 'payments_machine', hint = 'Record the contradiction as a conflict and show it to a person.';
+  elsif new.status_source is null then
+    raise exception 'payment %: a final status needs its source', old.id using errcode = 'check_violation', constraint = 'payments_machine';
+  end if;
+  new.revision := old.revision + 1;
+  new.status_updated_at := now();
+  return new;
+end $$;
+-- +goose StatementEnd
+
+create trigger payment_turns before update of status on pollux.payments
+  for each row when (old.status <> new.status) execute function pollux.payment_turns();
+
+-- Whoever finishes a payment (a poll, a webhook, an operator) writes its event and ends its job with the same statement.
+-- Two scans of the changed rows are hashed together: a nested loop planned for one row would be used for a thousand.
+-- +goose StatementBegin
+create function pollux.payments_turned() returns trigger language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
+declare
+  turned bigint[];
+begin
+  with event as (
+    insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
+    select a.id || '-' || a.revision || '-' || a.status, a.id,
+      case when b.status <> 'pending' and a.status = 'succeeded' then 'payments.late_success.' || a.gateway
+           else 'payments.resolved.' || a.gateway || '.' || a.status end,
+      json_build_object('event_id', a.id || '-' || a.revision || '-' || a.status, 'payment_id', a.id, 'gateway', a.gateway, 'account', a.account,
+        'reference', a.reference, 'merchant_reference', a.merchant_reference, 'class', a.class, 'amount_minor', a.amount_minor,
+        'currency', a.currency, 'status', a.status, 'previous_status', b.status, 'status_detail', a.status_detail,
+        'source', a.status_source, 'occurred_at', a.status_updated_at, 'metadata', a.metadata),
+      a.traceparent
+    from after a
+    join before b on b.id = a.id
+    where a.status <> b.status
+    returning payment_id
+  )
+  select array_agg(payment_id) into turned from event;
+  if turned is not null then
+    perform pollux.end_jobs(turned);
+  end if;
+  return null;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create function pollux.end_jobs(turned bigint[]) returns void language plpgsql set enable_seqscan = off as $$
+declare
+  dead bigint[];
+begin
+  with gone as (
+    delete from pollux.poll_jobs
+    where payment_id = any (turned)
+    returning payment_id, state
+  )
+  select array_agg(payment_id) into dead from gone where state = 'dead';
+  if dead is not null then
+    update pollux.dead_letters d
+    set state = 'resolved', closed_at = now(), closed_by = p.status_source
+    from pollux.payments p
+    where p.id = d.payment_id
+      and d.payment_id = any (dead)
+      and d.state in ('open', 'replaying');
+  end if;
+end $$;
+-- +goose StatementEnd
+
+create trigger payments_turned after update on pollux.payments
+  referencing old table as before new table as after
+  for each statement execute function pollux.payments_turned();
+
+-- A job goes only with its payment's end. Plans are pinned to the index: one made while the tables were empty would scan them later.
+-- +goose StatementBegin
+create function pollux.jobs_ended() returns trigger language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+begin
+  if exists (select from gone g join pollux.payments p on p.id = g.payment_id where p.status = 'pending') then
+    raise exception 'a pending payment keeps its poll job' using errcode = 'check_violation', constraint = 'poll_jobs_while_pending',
+      hint = 'To stop polling a payment, hand it to a person; to end it, give it a final status.';
+  end if;
+  return null;
+end $$;
+-- +goose StatementEnd
+
+create trigger jobs_ended after delete on pollux.poll_jobs
+  referencing old table as gone
+  for each statement execute function pollux.jobs_ended();
+
+-- +goose StatementBegin
+create function pollux.job_begins() returns trigger language plpgsql as $$
+begin
+  if not exists (select from pollux.payments p where p.id = new.payment_id and p.status = 'pending') then
+    raise exception 'payment % is not pending: it has no poll job', new.payment_id using errcode = 'check_violation', constraint = 'poll_jobs_while_pending';
+  end if;
+  return new;
+end $$;
+-- +goose StatementEnd
+
+-- Jobs begin with their payment (depth 2: inside that trigger), where there is nothing left to check.
+create trigger job_begins before insert on pollux.poll_jobs
+  for each row when (pg_trigger_depth() < 1) execute function pollux.job_begins();
+
+-- A dead letter announces itself.
+-- +goose StatementBegin
+create function pollux.dead_letter_begins() returns trigger language plpgsql as $$
+declare
+  about text := coalesce(new.payment_id::text, 'message-' || new.id);
+begin
+  insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
+  values (
+    about || '-dead-' || new.replays || '-' || new.reason, new.payment_id,
+    'payments.dead.' || new.gateway || '.' || new.reason,
+    json_build_object('event_id', about || '-dead-' || new.replays || '-' || new.reason, 'dead_letter_id', new.id, 'payment_id', new.payment_id,
+      'gateway', new.gateway, 'account', new.account, 'class', new.class, 'amount_minor', new.amount_minor, 'currency', new.currency,
+      'reason', new.reason, 'last_class', new.last_class, 'http_status', new.http_status, 'message', new.message, 'attempts', new.attempts,
+      'failures', new.failures, 'deferrals', new.deferrals, 'replays', new.replays, 'occurred_at', new.created_at),
+    (select p.traceparent from pollux.payments p where p.id = new.payment_id));
+  return null;
+end $$;
+-- +goose StatementEnd
+
+create trigger dead_letter_begins after insert on pollux.dead_letters
+  for each row execute function pollux.dead_letter_begins();
+
+-- ------------------------------------------------------------------------------------------------ partitions
+
+-- +goose StatementBegin
+create function pollux.make_partition(parent text, day date) returns boolean language plpgsql set lock_timeout = '5s' as $$
+declare
+  part text := parent || '_' || to_char(day, 'YYYYMMDD');
+  key text := case parent when 'outbox' then 'created_at' else 'at' end;
+begin
+  if to_regclass('pollux.' || part) is not null then
+    return false;
+  end if;
+  execute format('create table pollux.%I (like pollux.%I including defaults including constraints)', part, parent);
+  -- rows that came while nobody made partitions lie in the default one
+  execute format('with moved as (delete from pollux.%I where %I >= %L and %I < %L returning *) insert into pollux.%I select * from moved',
+    parent || '_default', key, day::timestamptz, key, (day + 1)::timestamptz, part);
+  execute format('alter table pollux.%I attach partition pollux.%I for values from (%L) to (%L)', parent, part, day::timestamptz, (day + 1)::timestamptz);
+  return true;
+end $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+create function pollux.maintain(keep_events interval, keep_attempts interval)
+returns table (made integer, dropped integer) language plpgsql set lock_timeout = '5s' set timezone = 'UTC' as $$
+declare
+  parent text;
+  part record;
+  keep interval;
+  waiting boolean;
+begin
+  made := 0;
+  dropped := 0;
+  if not pg_try_advisory_xact_lock(hashtext('pollux.maintain')) then
+    return next;
+    return;
+  end if;
+  foreach parent in array array['outbox', 'poll_attempts'] loop
+    keep := case parent when 'outbox' then keep_events else keep_attempts end;
+    for d in 0..3 loop
+      if pollux.make_partition(parent, current_date + d) then
+        made := made + 1;
+      end if;
+    end loop;
+    for part in
+      select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') as day
+      from pg_inherits i
+      join pg_class c on c.oid = i.inhrelid
+      where i.inhparent = ('pollux.' || parent)::regclass and c.relname ~ '_\d{8}$'
+    loop
+      continue when (part.day + 1)::timestamptz > now() - keep;
+      if parent = 'outbox' then
+        execute format('select exists (select from pollux.%I where published_at is null)', part.relname) into waiting;
+        continue when waiting;
+      end if;
+      execute format('drop table pollux.%I', part.relname);
+      dropped := dropped + 1;
+    end loop;
+  end loop;
+  return next;
+end $$;
+-- +goose StatementEnd
+
+comment on function pollux.maintain is 'Makes the partitions of today and the three days after and drops those past their time. A partition with unpublished events is never dropped.';
+
+create table pollux.outbox_default partition of pollux.outbox default;
+create table pollux.poll_attempts_default partition of pollux.poll_attempts default;
+select * from pollux.maintain(interval '1 day', interval '30 days');
+
+-- +goose Down
+
+drop function pollux.track_payments, pollux.incoming, pollux.track_payment, pollux.payment_fault, pollux.maintain, pollux.make_partition;
+drop table pollux.streams, pollux.dead_letters, pollux.outbox, pollux.poll_attempts, pollux.poll_jobs, pollux.payments cascade;
+drop function pollux.payment_begins, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_ended, pollux.job_begins, pollux.dead_letter_begins;

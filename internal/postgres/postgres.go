@@ -1,0 +1,120 @@
+// Package postgres is the record: all of Pollux's SQL, and nothing that is not about it. Each statement stands beside
+// the method that runs it.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Options says how to connect.
+type Options struct {
+	URL      string // postgres://…; may carry a password, so it never reaches an error or a log
+	MaxConns int    // at most so many connections; 0 means 4
+	Name     string // application_name, for pg_stat_activity
+	// Indexed pins every plan to indexes and nested loops. It is for the processes whose every statement finds rows by
+	// key: a plan made while the tables were small must not scan them when they have grown.
+	Indexed bool
+}
+
+// Open makes a pool. It does not connect: the first statement does, and says what is wrong.
+func Open(o Options) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(o.URL)
+	if err != nil {
+		return nil, errors.New("reading the database URL: it is not of the form postgres://user@host:port/database")
+	}
+	cfg.MaxConns = int32(max(o.MaxConns, 0))
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = 4
+	}
+	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	p := cfg.ConnConfig.RuntimeParams
+	p["application_name"] = o.Name
+	p["timezone"] = "UTC"
+	p["idle_in_transaction_session_timeout"] = "60s"
+	if o.Indexed {
+		p["enable_seqscan"], p["enable_hashjoin"], p["enable_mergejoin"] = "off", "off", "off"
+		p["jit"] = "off"
+	}
+	return pgxpool.NewWithConfig(context.Background(), cfg)
+}
+
+// Refused reports whether the database will refuse the same statement with the same values again: data exceptions (class 22)
+// and constraint violations (class 23), and what our own functions raise.
+func Refused(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return false
+	}
+	return strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") || pg.Code == "P0001"
+}
+
+// Transient reports whether the same statement may succeed a moment later on the same database.
+func Transient(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		switch pg.Code {
+		case "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300":
+			return true
+		}
+		return strings.HasPrefix(pg.Code, "08")
+	}
+	var network net.Error
+	return errors.As(err, &network) || pgconn.SafeToRetry(err)
+}
+
+// describe returns an error that says what the database said without what was in the rows: the server's DETAIL carries them.
+func describe(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// Why is the reason of a refusal for a person, without row contents.
+func Why(err error) string {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return "the database refused the row"
+	}
+	if pg.ConstraintName != "" {
+		return fmt.Sprintf("SQLSTATE %s, constraint %s", pg.Code, pg.ConstraintName)
+	}
+	return "SQLSTATE " + pg.Code
+}
+
+// again runs fn in a transaction, up to five times while what went wrong is a matter of chance (a deadlock, a serialisation failure).
+func again(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error {
+	b := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(10*time.Millisecond),
+		backoff.WithMaxInterval(200*time.Millisecond),
+		backoff.WithMaxElapsedTime(2*time.Second))
+	return backoff.Retry(func() error {
+		err := pgx.BeginFunc(ctx, pool, fn)
+		if err != nil && !conflict(err) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(backoff.WithMaxRetries(b, 4), ctx))
+}
+
+// conflict reports whether a transaction lost against another and changed nothing.
+func conflict(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
+}
+
+// undefined reports whether a schema, table or function does not exist.
+func undefined(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "3F000" || pg.Code == "42883")
+}
