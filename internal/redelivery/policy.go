@@ -17,8 +17,8 @@ const (
 	Early = 5 * time.Millisecond
 	// LocalDelay is how long a delivery goes back for when the trouble is ours.
 	LocalDelay = time.Second
-	// NotFoundConfirmations is how many consecutive calls must say "not found", past the grace, before a person is asked. One 404
-	// proves nothing: gateways answer it for payments that they created a moment ago, and from a replica that lags.
+	// NotFoundConfirmations is how many answers in a row must say "not found", the last of them past the grace, before a person is
+	// asked. One 404 proves nothing: gateways answer it for payments that they created a moment ago, and from a replica that lags.
 	NotFoundConfirmations = 3
 )
 
@@ -31,7 +31,7 @@ type Policy struct {
 	MaxFailures       int           // consecutive failed calls before a person is asked; 0 means no bound
 	Window            time.Duration // age at which a person is asked; 0 means no bound
 	HoldLimit         time.Duration // the longest delay that the broker keeps a message for; what is longer is parked
-	NotFoundGrace     time.Duration // how long "not found" is normal
+	NotFoundGrace     time.Duration // how long "not found" is normal, by the payment's age
 	UnauthorizedDelay time.Duration // at least so long after a refused key
 	MaxRetryAfter     time.Duration // what a gateway asks for beyond this is cut to it
 	PoisonDeliveries  int           // deliveries without a record before a message is poison; 0 means never
@@ -60,7 +60,7 @@ const (
 	JitterNone         JitterKind = iota // the delay as it is
 	JitterFull                           // uniform in [0, delay]
 	JitterEqual                          // uniform in [delay/2, delay]
-	JitterDecorrelated                   // uniform in [base, 3·previous delay]
+	JitterDecorrelated                   // uniform in [base, 3·previous delay], whatever n; the first time the base counts as previous
 	JitterPercent                        // uniform in [delay·(1−p), delay·(1+p)]
 )
 
@@ -82,10 +82,7 @@ func (c Curve) Max() time.Duration {
 // Delay returns the delay after the n-th time: between MinDelay and Max, for every n, every previous delay and every
 // chance in [0, 1). A chance outside is clamped.
 func (c Curve) Delay(n int, previous time.Duration, chance float64) time.Duration {
-	if !(chance >= 0) { // also NaN
-		chance = 0
-	}
-	chance = min(chance, math.Nextafter(1, 0))
+	chance = inUnit(chance)
 	plain := c.plain(n)
 	var d time.Duration
 	switch c.Jitter.Kind {
@@ -95,7 +92,7 @@ func (c Curve) Delay(n int, previous time.Duration, chance float64) time.Duratio
 		d = plain/2 + scale(plain-plain/2, chance)
 	case JitterDecorrelated:
 		base := c.plain(0)
-		top := min(max(scale(max(previous, 0), 3), base), c.Max())
+		top := min(scale(max(previous, base), 3), c.Max())
 		d = base + scale(top-base, chance)
 	case JitterPercent:
 		p := float64(c.Jitter.Percent) / 100
@@ -117,6 +114,14 @@ func (c Curve) plain(n int) time.Duration {
 		return top
 	}
 	return max(c.Base<<n, MinDelay)
+}
+
+// inUnit clamps a chance to [0, 1). NaN becomes 0.
+func inUnit(chance float64) float64 {
+	if !(chance >= 0) {
+		return 0
+	}
+	return min(chance, math.Nextafter(1, 0))
 }
 
 // scale multiplies without overflow.
@@ -148,11 +153,11 @@ func (p Policy) Validate() error {
 	if p.HoldLimit < 0 || p.HoldLimit > 5*time.Minute {
 		bad("hold_limit %s: between 0s (never hold) and 5m; what waits longer belongs in the database", p.HoldLimit)
 	}
-	if p.NotFoundGrace < 0 {
-		bad("not_found_grace %s: not below 0s", p.NotFoundGrace)
+	if p.NotFoundGrace < 0 || p.Window > 0 && p.NotFoundGrace >= p.Window {
+		bad("not_found_grace %s: not below 0s, and below the window of %s; inside the grace nobody is asked", p.NotFoundGrace, p.Window)
 	}
-	if p.UnauthorizedDelay < time.Second {
-		bad("unauthorized_delay %s: at least 1s; a refused key does not come right by asking again", p.UnauthorizedDelay)
+	if p.UnauthorizedDelay < time.Second || p.UnauthorizedDelay > 24*time.Hour {
+		bad("unauthorized_delay %s: between 1s and 24h; a refused key does not come right by asking again at once", p.UnauthorizedDelay)
 	}
 	if p.MaxRetryAfter < time.Second || p.MaxRetryAfter > 24*time.Hour {
 		bad("max_retry_after %s: between 1s and 24h", p.MaxRetryAfter)
@@ -185,6 +190,9 @@ func (c Curve) validate(name string) error {
 		if c.Cap > MaxDelay {
 			bad("cap %s: at most %s", c.Cap, MaxDelay)
 		}
+	}
+	if c.Jitter.Kind > JitterPercent {
+		bad("jitter of kind %d: full, equal, decorrelated, a percentage, or none", c.Jitter.Kind)
 	}
 	if p := c.Jitter.Percent; c.Jitter.Kind == JitterPercent && (p < 1 || p > 100) {
 		bad("jitter ±%d%%: between 1 and 100", p)

@@ -21,25 +21,26 @@ type Observation struct {
 	HasDeadline   bool           // the payment has a deadline of its own
 	UntilDeadline time.Duration  // how long until that deadline; ≤ 0 when it has passed
 	Counters      Counters
-	Previous      time.Duration // the delay before this poll, for decorrelated jitter; 0 when there was none
-	Unrecorded    int           // deliveries of this message, this one not counted, that ended without a record
+	Previous      time.Duration // the delay before this poll; 0 when there was none
+	Unrecorded    int           // deliveries of this message, this one not counted, that ended without a record, as when a worker died over it
 
 	// What the consumer says.
 	HoldsLeft int           // how many more messages may be held at the broker
-	Open      bool          // the gateway's breaker is open
+	Open      bool          // the gateway's breaker is open: before the poll, or by now when it was polled
 	Paused    time.Duration // how long the gateway is paused (it said 429, or the limit is used up); 0 when it is not
 
 	// What the gateway said; nil before it was asked.
 	Answer *gateway.Answer
 
-	// Chance is a uniform random number in [0, 1) for the jitter.
+	// Chance is a uniform random number in [0, 1) for the jitter. What is outside is clamped.
 	Chance float64
 }
 
-// Counters are the four counters of a job. They are never mixed.
+// Counters are the counters of a job. They are never mixed. A bound of a policy is about one of them.
 type Counters struct {
-	Attempts  int // calls that the gateway answered
+	Attempts  int // calls that the gateway answered; "not found" inside its grace is not counted
 	Failures  int // consecutive calls that failed
+	NotFounds int // consecutive answers, failed calls between them aside, that the gateway does not know the payment
 	Deferrals int // times put to sleep because the breaker was open
 	Replays   int // times an operator replayed it
 }
@@ -131,135 +132,156 @@ func (d Disposition) Recorded() bool {
 }
 
 // Decide says what becomes of a delivery. It is total: every observation has a disposition, and the same one has always the
-// same. Before the gateway was asked (Answer is nil) it says Poll unless something stands in the way.
+// same. Before the gateway was asked (Answer is nil) it says Poll unless something stands in the way. Delays of Return,
+// Hold and Park are between MinDelay and MaxDelay, those of all other verbs are 0.
 //
 // Rows of the table in docs/dispositions.md are tried from the top; the first that applies wins.
 func (p Policy) Decide(o Observation) Disposition {
+	o.Chance = inUnit(o.Chance)
 	d := p.decide(o)
-	if d.Verb == Return || d.Verb == Hold || d.Verb == Park {
-		d.Delay = max(d.Delay, MinDelay)
+	switch d.Verb {
+	case Return, Hold, Park:
+		d.Delay = min(max(d.Delay, MinDelay), MaxDelay)
 	}
 	return d
 }
 
 func (p Policy) decide(o Observation) Disposition {
-	end := func(v Verb, r Reason) Disposition { return Disposition{Verb: v, Reason: r, Counters: o.Counters} }
+	d := Disposition{Counters: o.Counters}
 	switch {
 	case !o.Tracked:
-		return end(Drop, ReasonUntracked)
+		return d.end(Drop, ReasonUntracked)
 	case o.Status != payment.Pending:
-		return end(Drop, ReasonAlreadyFinal)
+		return d.end(Drop, ReasonAlreadyFinal)
 	case o.Dead:
-		return end(Drop, ReasonWithPerson)
+		return d.end(Drop, ReasonWithPerson)
 	case !o.TokenCurrent:
-		return end(Drop, ReasonStale)
+		return d.end(Drop, ReasonStale)
 	case o.Answer != nil:
-		return p.answered(o, *o.Answer)
+		return p.answered(o, d, *o.Answer)
 	case p.PoisonDeliveries > 0 && o.Unrecorded >= p.PoisonDeliveries:
-		return end(DeadLetter, ReasonPoison)
+		return d.end(DeadLetter, ReasonPoison)
 	case o.UntilDue > Early:
-		d := end(Return, ReasonEarly)
-		d.Delay = o.UntilDue
-		return d
+		return p.giveBack(o, d, ReasonEarly, o.UntilDue)
 	case o.Open:
-		d := end(Defer, ReasonCircuitOpen)
-		d.Counters.Deferrals = bump(d.Counters.Deferrals)
-		return d
+		return d.asleep()
 	case o.Paused > 0:
-		return p.wait(o, end(Hold, ReasonPaused), o.Paused)
+		d.Reason = ReasonPaused
+		return p.wait(o, d, later(o.Paused, o.Chance))
 	}
-	return end(Poll, ReasonDue)
+	return d.end(Poll, ReasonDue)
 }
 
 // answered decides after a poll.
-func (p Policy) answered(o Observation, a gateway.Answer) Disposition {
-	d := Disposition{Counters: o.Counters, Detail: a.Detail}
+func (p Policy) answered(o Observation, d Disposition, a gateway.Answer) Disposition {
 	retryAfter := min(max(a.RetryAfter, 0), p.MaxRetryAfter)
 	switch a.Class {
 	case gateway.Final:
 		if !a.Status.Final() { // an adapter that says Final without a final status said nothing
-			return p.failed(o, d, ReasonFailure, retryAfter)
+			return p.failed(o, d, retryAfter)
 		}
-		d.Verb, d.Reason, d.Status = Resolve, ReasonResolved, a.Status
-		d.Counters.Attempts, d.Counters.Failures = bump(d.Counters.Attempts), 0
-		return d
+		d.Status, d.Detail = a.Status, a.Detail
+		return d.counted().end(Resolve, ReasonResolved)
 	case gateway.Pending:
+		d.Detail = a.Detail
 		return p.again(o, d, ReasonStillPending, retryAfter)
 	case gateway.UnknownStatus:
+		d.Detail = a.Detail
 		return p.again(o, d, ReasonUnknownStatus, retryAfter)
-	case gateway.Transport, gateway.Malformed:
-		return p.failed(o, d, ReasonFailure, retryAfter)
 	case gateway.NotFound:
-		if o.Age > p.NotFoundGrace && d.Counters.Failures+1 >= NotFoundConfirmations {
-			d.Verb, d.Reason = DeadLetter, ReasonNotFound
-			d.Counters.Attempts, d.Counters.Failures = bump(d.Counters.Attempts), bump(d.Counters.Failures)
-			return d
-		}
-		d.Counters.Attempts = bump(d.Counters.Attempts)
-		return p.failed(o, d, ReasonNotFound, retryAfter)
+		d.Detail = a.Detail
+		return p.notFound(o, d, retryAfter)
+	case gateway.Mismatch: // its detail is about something else
+		return d.counted().end(DeadLetter, ReasonMismatch)
+	case gateway.Transport, gateway.Malformed:
+		return p.failed(o, d, retryAfter)
 	case gateway.RateLimited:
-		d.Reason = ReasonRateLimited
-		return p.free(o, d, retryAfter, o.Counters.Failures)
+		return p.free(o, d, ReasonRateLimited, retryAfter)
 	case gateway.Unauthorized:
-		d.Reason = ReasonUnauthorized
-		return p.free(o, d, max(retryAfter, p.UnauthorizedDelay), o.Counters.Failures)
-	case gateway.Mismatch:
-		d.Verb, d.Reason = DeadLetter, ReasonMismatch
-		d.Counters.Attempts = bump(d.Counters.Attempts)
-		return d
+		if o.Open {
+			return d.asleep()
+		}
+		return p.free(o, d, ReasonUnauthorized, max(retryAfter, p.UnauthorizedDelay))
 	default: // gateway.Local and whatever is not a class
-		d.Verb, d.Reason, d.Delay = Return, ReasonLocal, LocalDelay
-		return d
+		return p.giveBack(o, d, ReasonLocal, LocalDelay)
 	}
 }
 
 // again schedules the next poll after an answer that was not final: the pending curve, attempts counted.
 func (p Policy) again(o Observation, d Disposition, r Reason, retryAfter time.Duration) Disposition {
 	n := d.Counters.Attempts
-	d.Reason = r
-	d.Counters.Attempts, d.Counters.Failures = bump(n), 0
-	if dead, why := p.exhausted(o, d.Counters); dead {
-		d.Verb, d.Reason = DeadLetter, why
-		return d
+	d = d.counted()
+	if why := p.exhausted(o, d.Counters); why != "" {
+		return d.end(DeadLetter, why)
 	}
-	return p.wait(o, d, p.spread(o, p.Pending, n, retryAfter))
+	d.Reason = r
+	return p.wait(o, d, p.notBefore(o, p.Pending.Delay(n, o.Previous, o.Chance), retryAfter))
 }
 
-// failed schedules the next poll after a call that failed: the error curve, failures counted.
-func (p Policy) failed(o Observation, d Disposition, r Reason, retryAfter time.Duration) Disposition {
+// failed schedules the next poll after a call that failed: the error curve, failures counted. When the breaker is open by
+// now, it says for all payments what the failure says for this one: the payment sleeps with the others and pays nothing,
+// so that an outage costs none of them its bounds, not even those that serve as probes.
+func (p Policy) failed(o Observation, d Disposition, retryAfter time.Duration) Disposition {
+	if o.Open {
+		return d.asleep()
+	}
 	n := d.Counters.Failures
-	d.Reason = r
 	d.Counters.Failures = bump(n)
-	if dead, why := p.exhausted(o, d.Counters); dead {
-		d.Verb, d.Reason = DeadLetter, why
-		return d
+	if why := p.exhausted(o, d.Counters); why != "" {
+		return d.end(DeadLetter, why)
 	}
-	return p.wait(o, d, p.spread(o, p.Error, n, retryAfter))
+	d.Reason = ReasonFailure
+	return p.wait(o, d, p.notBefore(o, p.Error.Delay(n, o.Previous, o.Chance), retryAfter))
 }
 
-// free schedules the next poll after an answer that must cost the payment nothing.
-func (p Policy) free(o Observation, d Disposition, atLeast time.Duration, n int) Disposition {
-	return p.wait(o, d, p.spread(o, p.Error, n, atLeast))
-}
-
-// spread is the curve's delay n, and where the gateway named an instant, that instant and a little later: many payments
-// were told the same one.
-func (p Policy) spread(o Observation, c Curve, n int, retryAfter time.Duration) time.Duration {
-	delay := c.Delay(n, o.Previous, o.Chance)
-	if retryAfter > delay {
-		extra := min(retryAfter/10, 5*time.Second)
-		delay = retryAfter + time.Duration(o.Chance*float64(extra))
+// notFound schedules the next poll after an answer that the gateway does not know the payment: the error curve, by such
+// answers in a row. Inside the grace that is normal and spends nothing; only the payment's own deadline ends it there.
+func (p Policy) notFound(o Observation, d Disposition, retryAfter time.Duration) Disposition {
+	n := d.Counters.NotFounds
+	normal := o.Age <= p.NotFoundGrace
+	if !normal {
+		d = d.counted()
 	}
-	return p.beforeDeadline(o, delay, retryAfter)
+	d.Counters.NotFounds, d.Counters.Failures = bump(n), 0
+	why := p.exhausted(o, d.Counters)
+	switch {
+	case !normal && d.Counters.NotFounds >= NotFoundConfirmations:
+		return d.end(DeadLetter, ReasonNotFound)
+	case why == ReasonDeadline, !normal && why != "":
+		return d.end(DeadLetter, why)
+	}
+	d.Reason = ReasonNotFound
+	return p.wait(o, d, p.notBefore(o, p.Error.Delay(n, o.Previous, o.Chance), retryAfter))
 }
 
-// beforeDeadline moves a poll that would come after the payment's own deadline to the deadline: its last poll. A wait
-// that the gateway asked for is kept all the same.
-func (p Policy) beforeDeadline(o Observation, delay, atLeast time.Duration) time.Duration {
+// free schedules the next poll after an answer that must cost the payment nothing. There is no counter to grow the
+// delay by, so it grows from the delay before: by one to two times, up to what the error curve gives.
+func (p Policy) free(o Observation, d Disposition, r Reason, atLeast time.Duration) Disposition {
+	delay := p.Error.Delay(o.Counters.Failures, o.Previous, o.Chance)
+	grown := min(scale(max(o.Previous, 0), 1+o.Chance), p.Error.Max())
+	d.Reason = r
+	return p.wait(o, d, p.notBefore(o, max(delay, grown), atLeast))
+}
+
+// notBefore moves a delay behind the instant that the gateway named, and before the payment's own deadline: its last
+// poll is then. A wait that the gateway asked for is kept all the same.
+func (p Policy) notBefore(o Observation, delay, retryAfter time.Duration) time.Duration {
+	var least time.Duration
+	if retryAfter > 0 {
+		least = later(retryAfter, 0)
+		delay = max(delay, later(retryAfter, o.Chance))
+	}
 	if o.HasDeadline && o.UntilDeadline > 0 && delay > o.UntilDeadline {
-		return max(o.UntilDeadline, atLeast)
+		return max(o.UntilDeadline, least)
 	}
 	return delay
+}
+
+// later is an instant that many payments were told, and a little later by chance, so that they do not all come at once. It
+// is later by Early at least, for a delivery that comes early by so much is polled.
+func later(d time.Duration, chance float64) time.Duration {
+	d = min(d, MaxDelay)
+	return d + Early + scale(min(d/10, 5*time.Second), chance)
 }
 
 // wait holds what is short while the hold budget lasts, and parks the rest.
@@ -272,19 +294,47 @@ func (p Policy) wait(o Observation, d Disposition, delay time.Duration) Disposit
 	return d
 }
 
-// exhausted reports whether a bound is reached after a poll, and which.
-func (p Policy) exhausted(o Observation, c Counters) (bool, Reason) {
+// giveBack returns a delivery that costs nothing to the broker. It is parked instead when the broker would have to keep it for
+// longer than a message may be held, and when one more delivery without a record would make it look like poison.
+func (p Policy) giveBack(o Observation, d Disposition, r Reason, delay time.Duration) Disposition {
+	d.Verb, d.Reason, d.Delay = Return, r, delay
+	if delay > max(p.HoldLimit, LocalDelay) || p.PoisonDeliveries > 0 && o.Unrecorded >= p.PoisonDeliveries-1 {
+		d.Verb = Park
+	}
+	return d
+}
+
+// exhausted returns the bound that is reached after a poll, or no reason.
+func (p Policy) exhausted(o Observation, c Counters) Reason {
 	switch {
 	case o.HasDeadline && o.UntilDeadline <= 0:
-		return true, ReasonDeadline
+		return ReasonDeadline
 	case p.MaxAttempts > 0 && c.Attempts >= p.MaxAttempts:
-		return true, ReasonAttempts
+		return ReasonAttempts
 	case p.MaxFailures > 0 && c.Failures >= p.MaxFailures:
-		return true, ReasonFailures
+		return ReasonFailures
 	case p.Window > 0 && o.Age >= p.Window:
-		return true, ReasonWindow
+		return ReasonWindow
 	}
-	return false, ""
+	return ""
+}
+
+func (d Disposition) end(v Verb, r Reason) Disposition {
+	d.Verb, d.Reason = v, r
+	return d
+}
+
+// counted counts an answer: an attempt, and the end of whatever was in a row.
+func (d Disposition) counted() Disposition {
+	d.Counters.Attempts = bump(d.Counters.Attempts)
+	d.Counters.Failures, d.Counters.NotFounds = 0, 0
+	return d
+}
+
+// asleep puts the payment to sleep until the breaker half-opens.
+func (d Disposition) asleep() Disposition {
+	d.Counters.Deferrals = bump(d.Counters.Deferrals)
+	return d.end(Defer, ReasonCircuitOpen)
 }
 
 func bump(n int) int {
