@@ -90,9 +90,9 @@ type SetAside struct {
 
 // Record is where due polls and events come from.
 type Record interface {
-	// Claim leases up to rooms[i].N due jobs of each queue for lease and returns them oldest first. A relay that dies gives them
-	// back when the lease runs out. It returns an empty slice, not an error, when nothing is due.
-	Claim(ctx context.Context, rooms []Room, owner string, lease time.Duration) ([]Job, error)
+	// Claim leases due jobs for lease: of each queue at most its room, n in all, queues in the order of rooms, and of each queue the
+	// oldest first. A relay that dies gives them back when the lease runs out. It returns an empty slice, not an error, when nothing is due.
+	Claim(ctx context.Context, rooms []Room, n int, owner string, lease time.Duration) ([]Job, error)
 	// Release ends leases early, so that the jobs are due again at once. Jobs whose lease was taken by somebody else stay as they are.
 	Release(ctx context.Context, jobs []Job) error
 	// SetAside hands jobs that cannot be published to a person, each with its reason.
@@ -103,9 +103,10 @@ type Record interface {
 	// side by side never see the same event, and one that dies leaves its events unpublished. Events refused for good are set aside, others
 	// that failed are tried again after retry. It returns how many events it took.
 	PublishEvents(ctx context.Context, n int, retry time.Duration, publish func(context.Context, []Event) []Receipt) (int, error)
-	// Observe compares a stream with what was last seen of it, remembers it, and when messages were lost makes what was in them
-	// publishable again: jobs in flight or held for the poll stream, published events for the others.
-	Observe(ctx context.Context, s StreamState) (Recovery, error)
+	// Observe looks at a stream and compares it with what was last seen of it. When messages were lost it makes what was in them
+	// publishable again: jobs in flight or held for the poll stream, published events for the others. Of several relays that see
+	// the same loss one puts it right: look is called while the others wait, so that nobody compares an old look with a newer memory.
+	Observe(ctx context.Context, name string, look func(ctx context.Context, name string) (StreamState, error)) (Recovery, error)
 	// Maintain makes the partitions of the coming days and drops those past their time.
 	Maintain(ctx context.Context) error
 }

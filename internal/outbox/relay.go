@@ -1,0 +1,372 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"golang.org/x/sync/errgroup"
+
+	"pollux/internal/message"
+	"pollux/internal/redelivery"
+)
+
+// Config says how a relay works. The zero value is not usable; see Validate.
+type Config struct {
+	Owner          string        // who holds the leases: for a person who looks at the rows
+	Queues         []Queue       // the queues of the configuration; others are found in the record
+	Every          time.Duration // how often it looks while there is nothing to do
+	Batch          int           // jobs or events in one claim
+	InFlight       int           // batches that are published at once, while the next is claimed
+	Lease          time.Duration // how long a claimed job is out of other relays' sight
+	Backlog        int           // undelivered messages of a queue above which nothing more is published to it
+	PublishTimeout time.Duration // for a batch to be stored
+	Retry          time.Duration // before an event that was not stored is tried again
+	Watch          time.Duration // how often streams and queues are looked at
+}
+
+// Validate returns every problem at once.
+func (c Config) Validate() error {
+	var errs []error
+	positive := func(name string, ok bool, v any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("relay.%s: %v: more than 0", name, v))
+		}
+	}
+	positive("every", c.Every > 0, c.Every)
+	positive("batch", c.Batch > 0, c.Batch)
+	positive("in_flight", c.InFlight > 0, c.InFlight)
+	positive("backlog", c.Backlog > 0, c.Backlog)
+	positive("publish_timeout", c.PublishTimeout > 0, c.PublishTimeout)
+	positive("retry", c.Retry > 0, c.Retry)
+	positive("watch", c.Watch > 0, c.Watch)
+	if c.Lease <= c.PublishTimeout {
+		errs = append(errs, fmt.Errorf("relay.lease: %s: longer than publish_timeout (%s), or a batch would be claimed again while it is published", c.Lease, c.PublishTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Metrics is what a relay counts.
+type Metrics interface {
+	RelayClaimed(gateway, lane string, n int, lag time.Duration)
+	RelayEvents(n int, lag time.Duration)
+	Published(stream string, n int, took time.Duration)
+	Duplicates(stream string, n int)
+	PublishFailed(stream string, n int)
+	SetAside(kind string, n int)
+	StreamLost(stream string, jobs, events int)
+	Backlog(gateway, lane string, n int)
+}
+
+// Relay publishes due polls and unpublished events. Any number of relays may run side by side.
+type Relay struct {
+	cfg     Config
+	record  Record
+	broker  Broker
+	metrics Metrics
+	log     *slog.Logger
+	backlog *backlog
+}
+
+// New returns a relay. It does nothing before Run or Once.
+func New(cfg Config, record Record, broker Broker, metrics Metrics, log *slog.Logger) *Relay {
+	return &Relay{cfg: cfg, record: record, broker: broker, metrics: metrics, log: log,
+		backlog: newBacklog(cfg, broker, metrics)}
+}
+
+// Run relays until ctx ends. It then finishes what it has claimed, within PublishTimeout, and returns nil. A database or a broker that is away is
+// waited for: nothing is lost meanwhile, since nothing is claimed.
+func (r *Relay) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	start := func(name string, every time.Duration, step func(context.Context) (int, error)) {
+		g.Go(func() error { r.loop(ctx, name, every, step); return nil })
+	}
+	start("polls", r.cfg.Every, r.polls)
+	start("events", r.cfg.Every, r.events)
+	start("streams", r.cfg.Watch, r.watch)
+	start("partitions", time.Hour, r.maintain)
+	return g.Wait()
+}
+
+// Once relays until nothing is due and no event is unpublished, for cron. It returns what it published.
+func (r *Relay) Once(ctx context.Context) (polls, events int, err error) {
+	if _, err := r.watch(ctx); err != nil {
+		return 0, 0, err
+	}
+	if polls, err = drain(ctx, r.polls); err != nil {
+		return polls, 0, err
+	}
+	if events, err = drain(ctx, r.events); err != nil {
+		return polls, events, err
+	}
+	_, err = r.maintain(ctx)
+	return polls, events, err
+}
+
+func drain(ctx context.Context, step func(context.Context) (int, error)) (total int, err error) {
+	for {
+		n, err := step(ctx)
+		total += n
+		if err != nil || n == 0 {
+			return total, err
+		}
+	}
+}
+
+// loop runs step again at once while there is a backlog, every interval while there is none, and ever more slowly while it fails. Half a batch or
+// more is a backlog; what is less is better gathered for an interval than chased row by row.
+func (r *Relay) loop(ctx context.Context, name string, every time.Duration, step func(context.Context) (int, error)) {
+	retry := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(50*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second),
+		backoff.WithMaxElapsedTime(0))
+	for ctx.Err() == nil {
+		n, err := step(ctx)
+		wait := every
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return
+		case err != nil:
+			wait = retry.NextBackOff()
+			r.log.WarnContext(ctx, "relay waits", "loop", name, "error", err, "retry_in", wait)
+		case n > r.cfg.Batch/2:
+			retry.Reset()
+			continue
+		default:
+			retry.Reset()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// polls claims due jobs and publishes them, batch after batch while there is a backlog: while one batch is published the next is
+// claimed. It returns how many it claimed.
+func (r *Relay) polls(ctx context.Context) (int, error) {
+	var claimed int
+	var g errgroup.Group
+	g.SetLimit(r.cfg.InFlight)
+	var failed firstError
+	for ctx.Err() == nil && failed.get() == nil {
+		jobs, err := r.claim(ctx)
+		if err != nil {
+			failed.set(err)
+			break
+		}
+		claimed += len(jobs)
+		if len(jobs) == 0 {
+			break
+		}
+		g.Go(func() error {
+			failed.set(r.publish(ctx, jobs))
+			return nil
+		})
+		if len(jobs) <= r.cfg.Batch/2 {
+			break
+		}
+	}
+	g.Wait()
+	return claimed, failed.get()
+}
+
+func (r *Relay) claim(ctx context.Context) ([]Job, error) {
+	rooms, err := r.backlog.rooms(ctx)
+	if err != nil || len(rooms) == 0 {
+		return nil, err
+	}
+	jobs, err := r.record.Claim(ctx, rooms, r.cfg.Batch, r.cfg.Owner, r.cfg.Lease)
+	if err != nil {
+		return nil, err
+	}
+	r.backlog.took(jobs)
+	for q, late := range lags(jobs) {
+		r.metrics.RelayClaimed(q.Gateway, q.Lane, late.n, late.most)
+	}
+	return jobs, nil
+}
+
+type lag struct {
+	n    int
+	most time.Duration
+}
+
+// lags sums up a claim by queue.
+func lags(jobs []Job) map[Queue]lag {
+	by := make(map[Queue]lag, 1)
+	for _, j := range jobs {
+		l := by[j.Queue]
+		by[j.Queue] = lag{l.n + 1, max(l.most, j.Lag)}
+	}
+	return by
+}
+
+// publish publishes claimed jobs. Those that were not stored are due again at once; those that never can be go to a person. It finishes although
+// ctx ends: a claim that is neither published nor released would wait for its lease.
+func (r *Relay) publish(ctx context.Context, jobs []Job) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.cfg.PublishTimeout, errors.New("the broker did not store a batch in time"))
+	defer cancel()
+	messages := make([]Message, len(jobs))
+	for i, j := range jobs {
+		messages[i] = Message{
+			Subject:     message.PollSubject(j.Gateway, j.Lane),
+			ID:          j.Token,
+			Body:        message.EncodePoll(message.Poll{Payment: j.Payment, Token: j.Token, Revision: j.Revision}),
+			TraceParent: j.TraceParent,
+		}
+	}
+	receipts := r.send(ctx, messages)
+	var back []Job
+	var aside []SetAside
+	var err error
+	for i, receipt := range receipts {
+		var refused *Refusal
+		switch {
+		case receipt.Err == nil:
+		case errors.As(receipt.Err, &refused):
+			aside = append(aside, SetAside{Job: jobs[i], Reason: refused.Reason})
+		default:
+			back, err = append(back, jobs[i]), receipt.Err
+		}
+	}
+	return errors.Join(err, r.giveBack(ctx, back), r.setAside(ctx, aside))
+}
+
+// giveBack releases jobs whose message was not stored, or may not have been: if it was, its token is out of date.
+func (r *Relay) giveBack(ctx context.Context, jobs []Job) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.PublishTimeout)
+	defer cancel()
+	return r.record.Release(ctx, jobs)
+}
+
+func (r *Relay) setAside(ctx context.Context, aside []SetAside) error {
+	if len(aside) == 0 {
+		return nil
+	}
+	r.metrics.SetAside("poll", len(aside))
+	r.log.ErrorContext(ctx, "polls cannot be published and are with a person", "count", len(aside),
+		"reason", redelivery.ReasonUnpublishable, "first", aside[0].Reason, "hint", "pollux dlq list")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.PublishTimeout)
+	defer cancel()
+	return r.record.SetAside(ctx, aside)
+}
+
+// events publishes a batch of events and returns its size.
+func (r *Relay) events(ctx context.Context) (int, error) {
+	var failure error
+	n, err := r.record.PublishEvents(ctx, r.cfg.Batch, r.cfg.Retry, func(ctx context.Context, events []Event) []Receipt {
+		ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.PublishTimeout, errors.New("the broker did not store a batch in time"))
+		defer cancel()
+		messages := make([]Message, len(events))
+		var most time.Duration
+		for i, e := range events {
+			messages[i] = Message{Subject: e.Subject, ID: e.ID, Body: e.Body, TraceParent: e.TraceParent}
+			most = max(most, e.Lag)
+		}
+		r.metrics.RelayEvents(len(events), most)
+		receipts := r.send(ctx, messages)
+		failure = r.reportEvents(ctx, events, receipts)
+		return receipts
+	})
+	return n, errors.Join(err, failure)
+}
+
+// reportEvents says what was set aside and returns the last error of those that will be tried again.
+func (r *Relay) reportEvents(ctx context.Context, events []Event, receipts []Receipt) error {
+	var failure error
+	for i, receipt := range receipts {
+		var refused *Refusal
+		switch {
+		case receipt.Err == nil:
+		case errors.As(receipt.Err, &refused):
+			r.metrics.SetAside("event", 1)
+			r.log.ErrorContext(ctx, "an event cannot be published and is set aside", "event_id", events[i].ID, "reason", refused.Reason)
+		default:
+			failure = receipt.Err
+		}
+	}
+	return failure
+}
+
+// send publishes and counts.
+func (r *Relay) send(ctx context.Context, messages []Message) []Receipt {
+	began := time.Now()
+	receipts := r.broker.Publish(ctx, messages)
+	took := time.Since(began)
+	stored, twice, failed := map[string]int{}, map[string]int{}, 0
+	for _, receipt := range receipts {
+		switch {
+		case receipt.Err != nil:
+			failed++
+		default:
+			stored[receipt.Stream]++
+			if receipt.Duplicate {
+				twice[receipt.Stream]++
+			}
+		}
+	}
+	for stream, n := range stored {
+		r.metrics.Published(stream, n, took)
+	}
+	for stream, n := range twice {
+		r.metrics.Duplicates(stream, n)
+	}
+	if failed > 0 {
+		r.metrics.PublishFailed("", failed)
+	}
+	return receipts
+}
+
+// watch looks for queues that the configuration does not know and for streams that lost messages.
+func (r *Relay) watch(ctx context.Context) (int, error) {
+	found, err := r.record.Queues(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, q := range r.backlog.learn(found) {
+		r.log.WarnContext(ctx, "payments of a queue that the configuration does not name; they wait until a consumer for it exists",
+			"gateway", q.Gateway, "lane", q.Lane)
+	}
+	for _, name := range []string{message.StreamPoll, message.StreamDeferred, message.StreamEvents, message.StreamDead} {
+		recovery, err := r.record.Observe(ctx, name, r.broker.Stream)
+		if err != nil {
+			return 0, err
+		}
+		if recovery.Lost {
+			r.metrics.StreamLost(name, recovery.Jobs, recovery.Events)
+			r.log.ErrorContext(ctx, "a stream lost messages; what was in them is published again", "stream", name,
+				"jobs", recovery.Jobs, "events", recovery.Events)
+		}
+	}
+	return 0, nil
+}
+
+func (r *Relay) maintain(ctx context.Context) (int, error) { return 0, r.record.Maintain(ctx) }
+
+// firstError keeps the first of several errors.
+type firstError struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *firstError) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+func (f *firstError) get() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
