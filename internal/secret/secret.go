@@ -1,0 +1,145 @@
+// Package secret keeps secrets out of logs: a Secret shows itself to nobody who does not ask for it by name.
+package secret
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+)
+
+// MaxBytes is the size of the largest secret: a chain of certificates fits, a wrong file rarely does.
+const MaxBytes = 64 << 10
+
+// What a secret shows of itself.
+const (
+	redacted = "[redacted]"
+	unset    = "[unset]"
+)
+
+// Secret is a key, a password or a token. It redacts itself wherever it is printed, logged or encoded, also as a field of
+// something else, and cannot be decoded from text: it comes from New, Load, FromFile or FromEnv. The zero value is no
+// secret. It is safe for concurrent use.
+//
+// The value is behind a pointer because fmt calls no methods on unexported fields, but prints their pointers as addresses.
+type Secret struct{ value *string }
+
+// New returns a secret with a value that is already in memory. An empty value is no secret.
+func New(value string) Secret {
+	if value == "" {
+		return Secret{}
+	}
+	return Secret{&value}
+}
+
+// Reveal returns the value, empty when there is none. Whoever calls it answers for where the value goes.
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
+
+// IsZero reports whether there is no secret.
+func (s Secret) IsZero() bool { return s.value == nil }
+
+// Equal reports whether both have the same value, in a time that does not depend on where they differ.
+func (s Secret) Equal(o Secret) bool {
+	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(o.Reveal())) == 1
+}
+
+// String returns a mark that says only whether there is a secret.
+func (s Secret) String() string {
+	if s.IsZero() {
+		return unset
+	}
+	return redacted
+}
+
+// Format writes the mark, whatever the verb and its flags.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) }
+
+// LogValue is the mark.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText is the mark.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// MarshalJSON is the mark.
+func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + s.String() + `"`), nil }
+
+// MarshalYAML is the mark.
+func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
+
+// Load reads the secret that a reference names: "file:/run/secrets/acme" or "env:ACME_TOKEN". Anything else is an error that
+// does not repeat it: it may be a secret that somebody wrote into a configuration file.
+func Load(reference string) (Secret, error) {
+	kind, name, ok := strings.Cut(reference, ":")
+	switch {
+	case ok && kind == "file":
+		return FromFile(name)
+	case ok && kind == "env":
+		return FromEnv(name)
+	}
+	return Secret{}, errors.New("a secret is named, never written out: file:/path/of/the/file or env:NAME")
+}
+
+// FromFile reads a secret from a regular file and takes one newline from its end. It refuses a file that is empty or larger
+// than MaxBytes. Who may read the file is not checked: see Exposed.
+func FromFile(path string) (Secret, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return Secret{}, fmt.Errorf("secret file: %w", err)
+	}
+	if !st.Mode().IsRegular() { // opening a pipe could wait for ever
+		return Secret{}, fmt.Errorf("secret file %s: not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return Secret{}, fmt.Errorf("secret file: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
+	if err != nil {
+		return Secret{}, fmt.Errorf("secret file: %w", err)
+	}
+	return checked("secret file "+path, string(b))
+}
+
+// FromEnv reads a secret from an environment variable and takes one newline from its end. It refuses a variable that is not
+// set, empty or larger than MaxBytes.
+func FromEnv(name string) (Secret, error) {
+	v, ok := os.LookupEnv(name)
+	if !ok {
+		return Secret{}, fmt.Errorf("secret variable %s: not set", name)
+	}
+	return checked("secret variable "+name, v)
+}
+
+func checked(where, v string) (Secret, error) {
+	if len(v) > MaxBytes {
+		return Secret{}, fmt.Errorf("%s: larger than %d bytes, is it the right one?", where, MaxBytes)
+	}
+	if t, ok := strings.CutSuffix(v, "\n"); ok {
+		v = strings.TrimSuffix(t, "\r")
+	}
+	if v == "" {
+		return Secret{}, fmt.Errorf("%s: empty", where)
+	}
+	return New(v), nil
+}
+
+// Exposed reports whether others than the owner of the file may read or write it. What to make of it is the caller's
+// decision: a container's mounted secrets are readable by all, and nobody else is there.
+func Exposed(path string) (bool, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return false, fmt.Errorf("secret file: %w", err)
+	}
+	const others fs.FileMode = 0o066
+	return st.Mode().Perm()&others != 0, nil
+}
