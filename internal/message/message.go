@@ -83,14 +83,15 @@ const MaxPollBytes = 1024
 
 var uuid = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// EncodePoll returns the body of a poll.
+// EncodePoll returns the body of a poll. Its token must be a UUID in canonical form.
 func EncodePoll(p Poll) []byte {
 	b := make([]byte, 0, 96)
 	return fmt.Appendf(b, `{"v":1,"payment":%d,"token":"%s","revision":%d}`, p.Payment, p.Token, p.Revision)
 }
 
-// DecodePoll reads the body of a poll. It refuses unknown fields, other versions, trailing bytes, ids that cannot be
-// and tokens that are not UUIDs: whatever it refuses is poison.
+// DecodePoll reads the body of a poll. It takes exactly the bytes that EncodePoll writes, for the relay alone writes
+// polls: no unknown, missing, repeated or oddly spelled fields, other versions, trailing bytes, ids that cannot be or
+// tokens that are not UUIDs. Whatever it refuses is poison. Its errors carry nothing of the body.
 func DecodePoll(b []byte) (Poll, error) {
 	if len(b) > MaxPollBytes {
 		return Poll{}, fmt.Errorf("poll message of %d bytes, at most %d are read", len(b), MaxPollBytes)
@@ -114,5 +115,9 @@ func DecodePoll(b []byte) (Poll, error) {
 	case w.Revision < 0:
 		return Poll{}, errors.New("poll message with a negative revision")
 	}
-	return Poll{Payment: payment.ID(w.Payment), Token: w.Token, Revision: w.Revision}, nil
+	p := Poll{Payment: payment.ID(w.Payment), Token: w.Token, Revision: w.Revision}
+	if !bytes.Equal(b, EncodePoll(p)) { // encoding/json takes keys twice, in any case, and none at all
+		return Poll{}, errors.New("poll message is not in the form that the relay writes")
+	}
+	return p, nil
 }
