@@ -80,8 +80,8 @@ type Result struct {
 
 // Verdict is what the record did with a result.
 type Verdict struct {
-	Applied bool  // false: the lease or the revision had moved on, nothing was changed
-	Err     error // not nil: the database refuses this row, today and tomorrow
+	Applied bool   // false: the lease or the revision had moved on, nothing was changed
+	Refused string // not empty: the database refuses this row, today and tomorrow, and why
 }
 
 // Poison is a message that cannot be tied to a payment.
@@ -106,4 +106,28 @@ type Record interface {
 	Bury(ctx context.Context, p Poison) error
 	// Ping reports whether the record can be reached.
 	Ping(ctx context.Context) error
+}
+
+// Metrics is what a consumer counts.
+type Metrics interface {
+	Delivery(gateway string, v redelivery.Verb, r redelivery.Reason)
+	Call(gateway string, c gateway.Class, took time.Duration)
+	Lateness(gateway, lane string, late time.Duration)
+	Finality(gateway, class string, took time.Duration)
+	Resolved(gateway string, status payment.Status)
+	Batch(n int, took time.Duration)
+	Refused(n int)
+	Superseded(n int)
+	Held(gateway, lane string, n int)
+	InFlight(gateway string, delta int)
+}
+
+// Tracer continues the trace of a payment.
+type Tracer interface {
+	// Poll begins the span of a delivery, a part of the trace of traceParent.
+	Poll(ctx context.Context, traceParent, subject, gateway string, id payment.ID) (context.Context, func(error))
+	// Call begins the span of a call to a gateway.
+	Call(ctx context.Context, gateway string) (context.Context, func(gateway.Answer))
+	// TraceParent is the trace context to pass on: ctx's span, or the fallback where nothing is traced.
+	TraceParent(ctx context.Context, fallback string) string
 }

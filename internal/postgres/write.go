@@ -57,7 +57,7 @@ func (s *Jobs) bisect(ctx context.Context, results []consumer.Result, worker str
 	case !Refused(err):
 		return nil, err
 	case len(results) == 1:
-		return []consumer.Verdict{{Err: err}}, nil
+		return []consumer.Verdict{{Refused: Why(err)}}, nil
 	}
 	half := len(results) / 2
 	first, err := s.bisect(ctx, results[:half], worker, lease)
