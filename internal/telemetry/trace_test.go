@@ -1,0 +1,277 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+
+	"pollux/internal/gateway"
+)
+
+const (
+	traceID  = "4bf92f3577b34da6a3ce929d0e0e4736"
+	spanID   = "00f067aa0ba902b7"
+	sampled  = "00-" + traceID + "-" + spanID + "-01"
+	declined = "00-" + traceID + "-" + spanID + "-00"
+)
+
+// recorded returns a tracing that records the given share of what nobody decided, and what it recorded.
+func recorded(t *testing.T, ratio float64) (*Tracing, *tracetest.SpanRecorder) {
+	t.Helper()
+	r := tracetest.NewSpanRecorder()
+	tracing := traceTo(Config{Service: "test", TraceRatio: ratio}, r)
+	t.Cleanup(func() {
+		if err := tracing.close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return tracing, r
+}
+
+func TestTraceGoesFromTheRowToTheGateway(t *testing.T) {
+	tracing, r := recorded(t, 0)
+	ctx, polled := tracing.Poll(t.Context(), sampled, "payments.poll.acme.high", "acme", 42)
+	ctx, called := tracing.Call(ctx, "acme")
+	onTheWire := TraceParent(ctx, sampled)
+	called(gateway.Answer{Class: gateway.Transport, HTTPStatus: 502})
+	polled(nil)
+
+	spans := r.Ended()
+	if len(spans) != 2 {
+		t.Fatalf("%d spans, want 2", len(spans))
+	}
+	call, poll := spans[0], spans[1]
+	if poll.Parent().SpanID().String() != spanID || poll.SpanContext().TraceID().String() != traceID || !poll.Parent().IsRemote() {
+		t.Errorf("the poll does not continue the row's trace: parent %v", poll.Parent())
+	}
+	if call.Parent().SpanID() != poll.SpanContext().SpanID() {
+		t.Error("the call is not inside the poll")
+	}
+	if want := "00-" + traceID + "-" + call.SpanContext().SpanID().String() + "-01"; onTheWire != want {
+		t.Errorf("the gateway gets %s, want %s", onTheWire, want)
+	}
+	if poll.SpanKind() != trace.SpanKindConsumer || call.SpanKind() != trace.SpanKindClient {
+		t.Errorf("kinds %v and %v", poll.SpanKind(), call.SpanKind())
+	}
+	if poll.Status().Code != codes.Unset || call.Status().Code != codes.Error || call.Status().Description != "transport" {
+		t.Errorf("statuses %+v and %+v", poll.Status(), call.Status())
+	}
+	attributes := map[string]string{}
+	for _, a := range append(poll.Attributes(), call.Attributes()...) {
+		attributes[string(a.Key)] = a.Value.String()
+	}
+	for k, want := range map[string]string{
+		"messaging.system":           "nats",
+		"messaging.operation.type":   "process",
+		"messaging.destination.name": "payments.poll.acme.high",
+		"pollux.payment_id":          "42",
+		"pollux.answer_class":        "transport",
+		"http.response.status_code":  "502",
+	} {
+		if attributes[k] != want {
+			t.Errorf("%s = %q, want %q", k, attributes[k], want)
+		}
+	}
+}
+
+func TestWhoCreatedThePaymentDecidesWhetherItIsTraced(t *testing.T) {
+	for _, c := range []struct {
+		name, parent string
+		ratio        float64
+		want         int
+	}{
+		{"sampled upstream, ratio 0", sampled, 0, 1},
+		{"declined upstream, ratio 1", declined, 1, 0},
+		{"nobody decided, ratio 0", "", 0, 0},
+		{"nobody decided, ratio 1", "", 1, 1},
+		{"nonsense, ratio 1", "00-nonsense", 1, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tracing, r := recorded(t, c.ratio)
+			ctx, polled := tracing.Poll(t.Context(), c.parent, "payments.poll.acme.high", "acme", 1)
+			onTheWire := TraceParent(ctx, "")
+			polled(nil)
+			if got := len(r.Ended()); got != c.want {
+				t.Errorf("%d spans recorded, want %d", got, c.want)
+			}
+			if TraceID(onTheWire) == "" {
+				t.Errorf("the gateway gets %q, no trace", onTheWire)
+			}
+		})
+	}
+}
+
+func TestAnErrorsTextStaysOutOfTheTrace(t *testing.T) {
+	tracing, r := recorded(t, 1)
+	_, published := tracing.Publish(t.Context(), "PAYMENTS_POLL", 1000)
+	published(errors.New("row of 4111111111111111"))
+	_, wrote := tracing.Record(t.Context(), 500)
+	wrote(context.DeadlineExceeded)
+	spans := r.Ended()
+	if len(spans) != 2 || spans[0].Status().Description != "error" || spans[1].Status().Description != "deadline exceeded" {
+		t.Fatalf("spans %v", spans)
+	}
+	for _, s := range spans {
+		if len(s.Events()) != 0 || s.Status().Code != codes.Error {
+			t.Errorf("%s: status %v, events %v", s.Name(), s.Status(), s.Events())
+		}
+	}
+}
+
+func TestWithoutACollectorTracingCostsNothing(t *testing.T) {
+	off, err := newTracing(t.Context(), Config{TraceRatio: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if off.On() {
+		t.Fatal("tracing is on without a collector")
+	}
+	ctx := t.Context()
+	n := testing.AllocsPerRun(1000, func() {
+		ctx, polled := off.Poll(ctx, sampled, "payments.poll.acme.high", "acme", 42)
+		ctx, called := off.Call(ctx, "acme")
+		if TraceParent(ctx, sampled) != sampled {
+			t.Error("the row's traceparent does not go on to the gateway")
+		}
+		called(gateway.Answer{})
+		polled(nil)
+		_, wrote := off.Record(ctx, 500)
+		wrote(nil)
+		_, published := off.Publish(ctx, "PAYMENTS_POLL", 1)
+		published(nil)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+func TestTraceParentIsReadAsTheStandardSays(t *testing.T) {
+	for _, c := range []struct {
+		in    string
+		valid bool
+	}{
+		{sampled, true},
+		{declined, true},
+		{"cc-" + traceID + "-" + spanID + "-01-what-the-future-will-be-like", true},
+		{"cc-" + traceID + "-" + spanID + "-01.what", false},
+		{"ff-" + traceID + "-" + spanID + "-01", false},
+		{sampled + "-01", false},
+		{strings.ToUpper(sampled), false},
+		{"00-00000000000000000000000000000000-" + spanID + "-01", false},
+		{"00-" + traceID + "-0000000000000000-01", false},
+		{"00_" + traceID + "-" + spanID + "-01", false},
+		{"", false},
+		{sampled[:54], false},
+	} {
+		if got := TraceID(c.in) == traceID; got != c.valid {
+			t.Errorf("%q: valid %v, want %v", c.in, got, c.valid)
+		}
+	}
+}
+
+func FuzzTraceParentAgreesWithOpenTelemetry(f *testing.F) {
+	for _, s := range []string{sampled, declined, "cc-" + traceID + "-" + spanID + "-01-more", sampled + "-", "00-" + traceID + "-" + spanID + "-ff", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		sc, ok := parseTraceParent(s)
+		theirs := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": s}))
+		// OpenTelemetry takes a version 00 with a dash at its end and refuses one with a flag that it does not know; the standard asks for neither.
+		if theirs.IsValid() && len(s) == traceParentBytes && !ok {
+			t.Fatalf("%q: OpenTelemetry reads %+v, we read nothing", s, theirs)
+		}
+		if ok && s[53] == '0' && s[54] <= '3' && !theirs.Equal(sc) {
+			t.Fatalf("%q: OpenTelemetry reads %+v, we read %+v", s, theirs, sc)
+		}
+		if ok && formatTraceParent(sc) != "00-"+s[3:35]+"-"+s[36:52]+"-"+formatTraceParent(sc)[53:] {
+			t.Fatalf("%q became %q", s, formatTraceParent(sc))
+		}
+	})
+}
+
+// fakeCollector keeps the names of the spans that it is sent.
+type fakeCollector struct {
+	collector.UnimplementedTraceServiceServer
+	mu    sync.Mutex
+	spans []string
+}
+
+func (f *fakeCollector) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, resource := range r.GetResourceSpans() {
+		for _, scope := range resource.GetScopeSpans() {
+			for _, span := range scope.GetSpans() {
+				f.spans = append(f.spans, span.GetName())
+			}
+		}
+	}
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+func TestSpansReachTheCollectorBeforeTheEnd(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake, server := &fakeCollector{}, grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, fake)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+
+	tracing, err := newTracing(t.Context(), Config{OTLPEndpoint: "http://" + l.Addr().String(), TraceRatio: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, polled := tracing.Poll(t.Context(), "", "payments.poll.acme.high", "acme", 1)
+	polled(nil)
+	if err := tracing.close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if len(fake.spans) != 1 || fake.spans[0] != "process payments.poll.acme.high" {
+		t.Errorf("the collector has %v", fake.spans)
+	}
+}
+
+func BenchmarkTracingOff(b *testing.B) {
+	off := &Tracing{}
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		ctx, polled := off.Poll(ctx, sampled, "payments.poll.acme.high", "acme", 42)
+		_, called := off.Call(ctx, "acme")
+		called(gateway.Answer{})
+		polled(nil)
+	}
+}
+
+func BenchmarkTracingDeclinedUpstream(b *testing.B) {
+	on := traceTo(Config{TraceRatio: 1}, tracetest.NewSpanRecorder())
+	b.Cleanup(func() { _ = on.close(context.Background()) })
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		ctx, polled := on.Poll(ctx, declined, "payments.poll.acme.high", "acme", 42)
+		_, called := on.Call(ctx, "acme")
+		called(gateway.Answer{})
+		polled(nil)
+	}
+}
