@@ -96,7 +96,8 @@ func Minor(text string, exponent int) (int64, error) {
 
 const zeros = "0000000000000000000"
 
-// splitExponent takes the exponent off a number in scientific notation. Exponents beyond four digits are not money.
+// splitExponent takes the exponent off a number in scientific notation. One of more than four digits is cut to 10000: the number
+// is far out of range either way.
 func splitExponent(text string) (string, int, error) {
 	i := strings.IndexAny(text, "eE")
 	if i < 0 {
@@ -110,7 +111,7 @@ func splitExponent(text string) (string, int, error) {
 		return "", 0, ErrSyntax
 	}
 	if d = strings.TrimLeft(d, "0"); len(d) > 4 {
-		return "", 0, ErrRange
+		d = "10000"
 	}
 	exp, _ := strconv.Atoi("0" + d)
 	if text[i+1] == '-' {

@@ -45,7 +45,7 @@ func TestMinor(t *testing.T) {
 		{"92233720368547758.07", 2, math.MaxInt64, nil}, {"92233720368547758.08", 2, 0, currency.ErrRange},
 		{"-9223372036854775807", 0, -math.MaxInt64, nil}, {"-9223372036854775808", 0, 0, currency.ErrRange},
 		{"18446744073709551616", 0, 0, currency.ErrRange}, {"99999999999999999999", 0, 0, currency.ErrRange},
-		{"1e19", 0, 0, currency.ErrRange}, {"1e9999", 0, 0, currency.ErrRange}, {"1e99999", 0, 0, currency.ErrRange},
+		{"1e19", 0, 0, currency.ErrRange}, {"1e9999", 0, 0, currency.ErrRange}, {"1e99999", 0, 0, currency.ErrRange}, {"0e99999", 0, 0, nil}, {"1e-99999999999999999999", 0, 0, currency.ErrFraction}, {"xe99999", 0, 0, currency.ErrSyntax},
 		{"10.005", 2, 0, currency.ErrFraction}, {"0.5", 0, 0, currency.ErrFraction}, {"1e-9999", 2, 0, currency.ErrFraction},
 		{"", 2, 0, currency.ErrSyntax}, {"-", 2, 0, currency.ErrSyntax}, {"+1", 2, 0, currency.ErrSyntax}, {".5", 2, 0, currency.ErrSyntax},
 		{"5.", 2, 0, currency.ErrSyntax}, {"1,000.00", 2, 0, currency.ErrSyntax}, {"10,00", 2, 0, currency.ErrSyntax},
