@@ -117,13 +117,8 @@ func (r *Relay) SetAside(ctx context.Context, aside []outbox.SetAside) error {
 			if err != nil || tag.RowsAffected() == 0 {
 				return err
 			}
-			_, err = tx.Exec(ctx, `
-				insert into pollux.dead_letters (payment_id, gateway, account, class, amount_minor, currency, reason, message,
-				  attempts, failures, deferrals, replays)
-				select p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, $2, $3, j.attempts, j.failures, j.deferrals, j.replays
-				from pollux.payments p
-				join pollux.poll_jobs j on j.payment_id = p.id
-				where p.id = $1`, s.Job.Payment, string(redelivery.ReasonUnpublishable), s.Reason)
+			_, err = tx.Exec(ctx, `select pollux.bury($1, $2, '', 0::smallint, '', $3, '', '', '', null)`,
+				s.Job.Payment, string(redelivery.ReasonUnpublishable), s.Reason)
 			return err
 		})
 		if err != nil {

@@ -287,18 +287,7 @@ func queueDeadLetters(batch *pgx.Batch, results []consumer.Result, verdicts []co
 		if r.Disposition.Verb != redelivery.DeadLetter || !verdicts[i].Applied {
 			continue
 		}
-		batch.Queue(`
-			insert into pollux.dead_letters (payment_id, gateway, account, class, amount_minor, currency, reason, last_class, http_status, gateway_status,
-			  message, attempts, failures, deferrals, replays, policy, worker, trace_id, body, last_attempts)
-			select p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, $2, $3, $4, $5, $6, j.attempts, j.failures, j.deferrals, j.replays, $7, $8, $9, $10,
-			  coalesce((
-			    select jsonb_agg(jsonb_build_object('at', a.at, 'class', a.class, 'http_status', a.http_status, 'gateway_status', a.gateway_status,
-			      'message', a.message, 'took_ms', a.took_us / 1000, 'disposition', a.disposition, 'reason', a.reason) order by a.at desc)
-			    from (select * from pollux.poll_attempts where payment_id = p.id order by at desc limit 10) a
-			  ), '[]')
-			from pollux.payments p
-			join pollux.poll_jobs j on j.payment_id = p.id
-			where p.id = $1`,
+		batch.Queue(`select pollux.bury($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 			int64(r.Payment), string(r.Disposition.Reason), lastClass(r), int16(r.Answer.HTTPStatus), clean(r.Answer.GatewayStatus, maxStatus),
 			clean(r.Answer.Message, maxMessage), r.Policy, worker, r.TraceID, r.Body)
 	}

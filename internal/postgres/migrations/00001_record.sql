@@ -179,6 +179,7 @@ create table pollux.dead_letters (
   body           bytea,
   deliveries     integer not null default 0,
   created_at     timestamptz not null default now(),
+  died_at        timestamptz not null default now(),
   closed_at      timestamptz,
   closed_by      text,
   constraint dead_letters_state check (state in ('open', 'replaying', 'resolved', 'discarded')),
@@ -190,6 +191,7 @@ create unique index dead_letters_one_open on pollux.dead_letters (payment_id) wh
 create index dead_letters_newest on pollux.dead_letters (state, gateway, id desc);
 
 comment on table pollux.dead_letters is 'What is with a person. The row is the truth, the message on payments.dead.> its announcement.';
+comment on column pollux.dead_letters.created_at is 'when it died first; died_at is when it died last, after replays';
 
 -- ------------------------------------------------------------------------------------------------ streams
 
@@ -430,23 +432,15 @@ end $$;
 
 -- +goose StatementBegin
 create function pollux.end_jobs(turned bigint[]) returns void language plpgsql set enable_seqscan = off as $$
-declare
-  dead bigint[];
 begin
-  with gone as (
-    delete from pollux.poll_jobs
-    where payment_id = any (turned)
-    returning payment_id, state
-  )
-  select array_agg(payment_id) into dead from gone where state = 'dead';
-  if dead is not null then
-    update pollux.dead_letters d
-    set state = 'resolved', closed_at = now(), closed_by = p.status_source
-    from pollux.payments p
-    where p.id = d.payment_id
-      and d.payment_id = any (dead)
-      and d.state in ('open', 'replaying');
-  end if;
+  delete from pollux.poll_jobs
+  where payment_id = any (turned);
+  update pollux.dead_letters d
+  set state = 'resolved', closed_at = now(), closed_by = p.status_source
+  from pollux.payments p
+  where p.id = d.payment_id
+    and d.payment_id = any (turned)
+    and d.state in ('open', 'replaying');
 end $$;
 -- +goose StatementEnd
 
@@ -484,27 +478,55 @@ end $$;
 create trigger job_begins before insert on pollux.poll_jobs
   for each row when (pg_trigger_depth() < 1) execute function pollux.job_begins();
 
--- A dead letter announces itself.
+-- Hands a payment to a person: its job must be dead by now. A payment that dies again after a replay keeps its letter.
+-- +goose StatementBegin
+create function pollux.bury(
+  payment_id bigint, reason text, last_class text, http_status smallint, gateway_status text, message text,
+  policy text, worker text, trace_id text, body bytea
+) returns void language sql as $$
+  insert into pollux.dead_letters as d (payment_id, gateway, account, class, amount_minor, currency, reason, last_class, http_status,
+    gateway_status, message, attempts, failures, deferrals, replays, policy, worker, trace_id, body, last_attempts)
+  select p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, bury.reason, bury.last_class, bury.http_status,
+    bury.gateway_status, bury.message, j.attempts, j.failures, j.deferrals, j.replays, bury.policy, bury.worker, bury.trace_id, bury.body,
+    coalesce((
+      select jsonb_agg(jsonb_build_object('at', a.at, 'class', a.class, 'http_status', a.http_status, 'gateway_status', a.gateway_status,
+        'message', a.message, 'took_ms', a.took_us / 1000, 'disposition', a.disposition, 'reason', a.reason) order by a.at desc)
+      from (select * from pollux.poll_attempts t where t.payment_id = p.id order by t.at desc limit 10) a
+    ), '[]')
+  from pollux.payments p
+  join pollux.poll_jobs j on j.payment_id = p.id
+  where p.id = bury.payment_id
+    and j.state = 'dead'
+  on conflict (payment_id) where state in ('open', 'replaying') do update
+  set state = 'open', reason = excluded.reason, last_class = excluded.last_class, http_status = excluded.http_status,
+      gateway_status = excluded.gateway_status, message = excluded.message, attempts = excluded.attempts, failures = excluded.failures,
+      deferrals = excluded.deferrals, replays = excluded.replays, policy = excluded.policy, worker = excluded.worker,
+      trace_id = excluded.trace_id, body = excluded.body, last_attempts = excluded.last_attempts, died_at = now()
+$$;
+-- +goose StatementEnd
+
+-- A dead letter announces itself, each time that it dies.
 -- +goose StatementBegin
 create function pollux.dead_letter_begins() returns trigger language plpgsql as $$
 declare
-  about text := coalesce(new.payment_id::text, 'message-' || new.id);
+  event_id text := coalesce(new.payment_id::text, 'message-' || new.id) || '-dead-' || new.replays || '-' || new.reason;
 begin
   insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
   values (
-    about || '-dead-' || new.replays || '-' || new.reason, new.payment_id,
-    'payments.dead.' || new.gateway || '.' || new.reason,
-    json_build_object('event_id', about || '-dead-' || new.replays || '-' || new.reason, 'dead_letter_id', new.id, 'payment_id', new.payment_id,
+    event_id, new.payment_id, 'payments.dead.' || new.gateway || '.' || new.reason,
+    json_build_object('event_id', event_id, 'dead_letter_id', new.id, 'payment_id', new.payment_id,
       'gateway', new.gateway, 'account', new.account, 'class', new.class, 'amount_minor', new.amount_minor, 'currency', new.currency,
       'reason', new.reason, 'last_class', new.last_class, 'http_status', new.http_status, 'message', new.message, 'attempts', new.attempts,
-      'failures', new.failures, 'deferrals', new.deferrals, 'replays', new.replays, 'occurred_at', new.created_at),
+      'failures', new.failures, 'deferrals', new.deferrals, 'replays', new.replays, 'occurred_at', new.died_at),
     (select p.traceparent from pollux.payments p where p.id = new.payment_id));
   return null;
 end $$;
 -- +goose StatementEnd
 
 create trigger dead_letter_begins after insert on pollux.dead_letters
-  for each row execute function pollux.dead_letter_begins();
+  for each row when (new.state = 'open') execute function pollux.dead_letter_begins();
+create trigger dead_letter_again after update on pollux.dead_letters
+  for each row when (old.state = 'replaying' and new.state = 'open') execute function pollux.dead_letter_begins();
 
 -- ------------------------------------------------------------------------------------------------ partitions
 
@@ -577,4 +599,4 @@ select * from pollux.maintain(interval '1 day', interval '30 days');
 
 drop function pollux.track_payments, pollux.incoming, pollux.track_payment, pollux.payment_fault, pollux.maintain, pollux.make_partition;
 drop table pollux.streams, pollux.dead_letters, pollux.outbox, pollux.poll_attempts, pollux.poll_jobs, pollux.payments cascade;
-drop function pollux.payment_begins, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_ended, pollux.job_begins, pollux.dead_letter_begins;
+drop function pollux.payment_begins, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_ended, pollux.job_begins, pollux.bury, pollux.dead_letter_begins;

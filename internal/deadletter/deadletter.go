@@ -1,0 +1,215 @@
+// Package deadletter is what operators do with payments that Pollux handed to a person: look at them and replay them.
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"pollux/internal/message"
+)
+
+// The states of a letter.
+const (
+	Open      = "open"      // waits for a person
+	Replaying = "replaying" // is polled again
+	Resolved  = "resolved"  // its payment is final
+	Discarded = "discarded" // a person decided that nothing will be done
+)
+
+// Letter is one dead letter, without the bytes of its message.
+type Letter struct {
+	ID            int64      `json:"id"`
+	PaymentID     *int64     `json:"payment_id"` // nil for a message that belongs to no payment
+	Gateway       string     `json:"gateway"`
+	Account       string     `json:"account"`
+	Reference     string     `json:"reference"`
+	Class         string     `json:"class"`
+	AmountMinor   *int64     `json:"amount_minor"`
+	Currency      string     `json:"currency"`
+	Reason        string     `json:"reason"`
+	State         string     `json:"state"`
+	LastClass     string     `json:"last_class"`
+	HTTPStatus    int        `json:"http_status"`
+	GatewayStatus string     `json:"gateway_status"`
+	Message       string     `json:"message"`
+	Attempts      int        `json:"attempts"`
+	Failures      int        `json:"failures"`
+	Deferrals     int        `json:"deferrals"`
+	Replays       int        `json:"replays"`
+	FirstDied     time.Time  `json:"first_died_at"`
+	LastDied      time.Time  `json:"last_died_at"`
+	ClosedAt      *time.Time `json:"closed_at"`
+	ClosedBy      string     `json:"closed_by"`
+}
+
+// Attempt is one call to the gateway.
+type Attempt struct {
+	At            time.Time `json:"at"`
+	Class         string    `json:"class"`
+	HTTPStatus    int       `json:"http_status"`
+	GatewayStatus string    `json:"gateway_status"`
+	Message       string    `json:"message"`
+	TookMS        int64     `json:"took_ms"`
+	Disposition   string    `json:"disposition"`
+	Reason        string    `json:"reason"`
+	Worker        string    `json:"worker"`
+	TraceID       string    `json:"trace_id"`
+}
+
+// Details is all about one letter.
+type Details struct {
+	Letter
+	PaymentStatus string    `json:"payment_status"`
+	StatusDetail  string    `json:"status_detail"`
+	Policy        string    `json:"policy"`
+	Worker        string    `json:"worker"`
+	TraceID       string    `json:"trace_id"`
+	Subject       string    `json:"subject"`
+	Body          []byte    `json:"body"` // of a poison message; nil otherwise
+	TrackedAt     time.Time `json:"tracked_at"`
+	Polls         []Attempt `json:"polls"` // newest first, at most a hundred
+}
+
+// Filter chooses letters. Empty fields choose all.
+type Filter struct {
+	Gateway string
+	Account string
+	Class   string
+	Reason  string
+	State   string        // Open when empty; "any" for all
+	Older   time.Duration // died at least so long ago
+	Newer   time.Duration // died at most so long ago
+}
+
+// Validate returns what is wrong with the filter.
+func (f Filter) Validate() error {
+	var errs []error
+	for name, value := range map[string]string{"gateway": f.Gateway, "class": f.Class, "reason": f.Reason} {
+		if value != "" && !message.ValidToken(value) {
+			errs = append(errs, fmt.Errorf("--%s %q: 1 to 64 of a-z, 0-9, _ and -", name, value))
+		}
+	}
+	switch f.State {
+	case "", "any", Open, Replaying, Resolved, Discarded:
+	default:
+		errs = append(errs, fmt.Errorf("--state %q: one of open, replaying, resolved, discarded, any", f.State))
+	}
+	if f.Older < 0 || f.Newer < 0 {
+		errs = append(errs, errors.New("--older, --newer: not below 0"))
+	}
+	return errors.Join(errs...)
+}
+
+// Page says which letters of a filter: those with an id below Before (0: from the newest), Limit at the most.
+type Page struct {
+	Before int64
+	Limit  int
+}
+
+// ErrNotFound is the error of a letter that does not exist.
+var ErrNotFound = errors.New("no such dead letter")
+
+// Outcome is what a replay did.
+type Outcome struct {
+	Replayed []int64       `json:"replayed"` // letters whose payments are polled again
+	Refused  []Refusal     `json:"refused"`  // letters that were chosen and not replayed
+	Takes    time.Duration `json:"-"`        // until the last of them is due
+}
+
+// Refusal says why a letter was not replayed.
+type Refusal struct {
+	ID  int64  `json:"id"`
+	Why string `json:"why"`
+}
+
+// Record is where letters are.
+type Record interface {
+	// List returns letters, the newest first. It changes nothing.
+	List(ctx context.Context, f Filter, p Page) ([]Letter, error)
+	// Show returns all about a letter, or ErrNotFound.
+	Show(ctx context.Context, id int64) (Details, error)
+	// Replay makes the payments of letters due again, the i-th at now + first + i·gap, in one transaction. Counters and window begin anew; the replay is counted.
+	// What cannot be replayed is refused with a reason and changes nothing.
+	Replay(ctx context.Context, ids []int64, first, gap time.Duration) (Outcome, error)
+}
+
+// Desk is an operator's desk.
+type Desk struct{ record Record }
+
+// NewDesk returns a desk over a record.
+func NewDesk(record Record) *Desk { return &Desk{record: record} }
+
+// MaxPage is the most letters in one page.
+const MaxPage = 1000
+
+// List returns a page of letters.
+func (d *Desk) List(ctx context.Context, f Filter, p Page) ([]Letter, error) {
+	if err := f.Validate(); err != nil {
+		return nil, err
+	}
+	if p.Limit <= 0 || p.Limit > MaxPage {
+		return nil, fmt.Errorf("--limit %d: between 1 and %d", p.Limit, MaxPage)
+	}
+	return d.record.List(ctx, f, p)
+}
+
+// Show returns all about one letter.
+func (d *Desk) Show(ctx context.Context, id int64) (Details, error) { return d.record.Show(ctx, id) }
+
+// Replay makes the payments of the chosen letters due again, at most rate a second, and reports each. It takes ids, or, when there
+// are none, all open letters that the filter chooses when it begins. It may be stopped and called again at any time: what was replayed is open no more.
+func (d *Desk) Replay(ctx context.Context, ids []int64, f Filter, rate float64, progress func(done, all int)) (Outcome, error) {
+	if rate <= 0 {
+		return Outcome{}, fmt.Errorf("--rate %g: more than 0 payments a second", rate)
+	}
+	if len(ids) == 0 {
+		chosen, err := d.choose(ctx, f)
+		if err != nil {
+			return Outcome{}, err
+		}
+		ids = chosen
+	}
+	gap := time.Duration(float64(time.Second) / rate)
+	var total Outcome
+	for at := 0; at < len(ids); at += MaxPage {
+		part := ids[at:min(at+MaxPage, len(ids))]
+		o, err := d.record.Replay(ctx, part, time.Duration(len(total.Replayed))*gap, gap)
+		total.Replayed, total.Refused = append(total.Replayed, o.Replayed...), append(total.Refused, o.Refused...)
+		total.Takes = time.Duration(len(total.Replayed)) * gap
+		if err != nil {
+			return total, err
+		}
+		progress(min(at+MaxPage, len(ids)), len(ids))
+	}
+	return total, nil
+}
+
+// choose freezes what a filter chooses now.
+func (d *Desk) choose(ctx context.Context, f Filter) ([]int64, error) {
+	if f.State == "" {
+		f.State = Open
+	}
+	if f.State != Open {
+		return nil, fmt.Errorf("--state %s: only open letters are replayed", f.State)
+	}
+	if err := f.Validate(); err != nil {
+		return nil, err
+	}
+	var ids []int64
+	page := Page{Limit: MaxPage}
+	for {
+		letters, err := d.record.List(ctx, f, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range letters {
+			ids = append(ids, l.ID)
+			page.Before = l.ID
+		}
+		if len(letters) < page.Limit {
+			return ids, nil
+		}
+	}
+}
