@@ -194,11 +194,11 @@ func (m *Metrics) instruments(meter metric.Meter) error {
 // zero makes the counters that alerts watch exist from the start: a counter that appears with its first loss has no increase.
 func (m *Metrics) zero() {
 	ctx := context.Background()
-	for i := range streams {
+	for i := range m.streams {
 		m.losses.Add(ctx, 0, m.streams[i].add...)
 		m.publishFailures.Add(ctx, 0, m.streams[i].add...)
 	}
-	for i := range kinds {
+	for i := range m.kinds {
 		m.setAside.Add(ctx, 0, m.kinds[i].add...)
 	}
 	m.refused.Add(ctx, 0)

@@ -14,6 +14,16 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"pollux/internal/consumer"
+	"pollux/internal/outbox"
+)
+
+// What the use cases ask for is what there is.
+var (
+	_ outbox.Metrics   = (*Metrics)(nil)
+	_ consumer.Metrics = (*Metrics)(nil)
+	_ consumer.Tracer  = (*Tracing)(nil)
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -159,7 +159,10 @@ func Continue(ctx context.Context, traceParent string) context.Context {
 
 // TraceParent is the traceparent of the span in ctx, and fallback when there is none: with tracing off, the payment's own goes on to the
 // gateway untouched.
-func TraceParent(ctx context.Context, fallback string) string {
+func (t *Tracing) TraceParent(ctx context.Context, fallback string) string {
+	if t.provider == nil {
+		return fallback
+	}
 	sc := trace.SpanContextFromContext(ctx)
 	if !sc.IsValid() {
 		return fallback

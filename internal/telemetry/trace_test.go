@@ -42,7 +42,7 @@ func TestTraceGoesFromTheRowToTheGateway(t *testing.T) {
 	tracing, r := recorded(t, 0)
 	ctx, polled := tracing.Poll(t.Context(), sampled, "payments.poll.acme.high", "acme", 42)
 	ctx, called := tracing.Call(ctx, "acme")
-	onTheWire := TraceParent(ctx, sampled)
+	onTheWire := tracing.TraceParent(ctx, sampled)
 	called(gateway.Answer{Class: gateway.Transport, HTTPStatus: 502})
 	polled(nil)
 
@@ -99,7 +99,7 @@ func TestWhoCreatedThePaymentDecidesWhetherItIsTraced(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tracing, r := recorded(t, c.ratio)
 			ctx, polled := tracing.Poll(t.Context(), c.parent, "payments.poll.acme.high", "acme", 1)
-			onTheWire := TraceParent(ctx, "")
+			onTheWire := tracing.TraceParent(ctx, "")
 			polled(nil)
 			if got := len(r.Ended()); got != c.want {
 				t.Errorf("%d spans recorded, want %d", got, c.want)
@@ -140,7 +140,7 @@ func TestWithoutACollectorTracingCostsNothing(t *testing.T) {
 	n := testing.AllocsPerRun(1000, func() {
 		ctx, polled := off.Poll(ctx, sampled, "payments.poll.acme.high", "acme", 42)
 		ctx, called := off.Call(ctx, "acme")
-		if TraceParent(ctx, sampled) != sampled {
+		if off.TraceParent(ctx, sampled) != sampled {
 			t.Error("the row's traceparent does not go on to the gateway")
 		}
 		called(gateway.Answer{})
