@@ -1,5 +1,7 @@
 -- The record: payments, their poll jobs, what was asked and answered, what is to be published, what is with a person.
 -- Time is the database's everywhere: due times and leases are set and compared with now().
+-- No pattern in a constraint has a bounded repetition: they are checked at every update, and '^[[:graph:]]{1,255}$' alone
+-- takes 40 µs, a hundred times what a length and an unbounded pattern take.
 -- Lock order, where one transaction touches both: the job first, then the payment.
 
 -- +goose Up
@@ -30,20 +32,20 @@ create table pollux.payments (
   created_at         timestamptz not null default now(),
   metadata           jsonb,
   traceparent        text,
-  constraint payments_gateway check (gateway ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
-  constraint payments_account check (account ~ '^[A-Za-z0-9_.:-]{0,128}$'),
-  constraint payments_reference check (reference ~ '^[[:graph:]]{1,255}$'),
+  constraint payments_gateway check (length(gateway) <= 64 and gateway ~ '^[a-z0-9][a-z0-9_-]*$'),
+  constraint payments_account check (length(account) <= 128 and account !~ '[^A-Za-z0-9_.:-]'),
+  constraint payments_reference check (length(reference) between 1 and 255 and reference !~ '[^[:graph:]]'),
   constraint payments_merchant_reference check (length(merchant_reference) <= 255),
-  constraint payments_class check (class ~ '^[a-z0-9][a-z0-9_-]{0,63}$'),
+  constraint payments_class check (length(class) <= 64 and class ~ '^[a-z0-9][a-z0-9_-]*$'),
   constraint payments_lane check (lane in ('high', 'normal', 'low')),
   constraint payments_amount check (amount_minor >= 0),
-  constraint payments_currency check (currency ~ '^[A-Z]{3}$'),
+  constraint payments_currency check (currency ~ '^[A-Z][A-Z][A-Z]$'),
   constraint payments_status check (status in ('pending', 'succeeded', 'failed', 'cancelled', 'expired')),
   constraint payments_status_detail check (length(status_detail) <= 255),
   constraint payments_status_source check (status_source in ('poll', 'webhook', 'operator', 'reconciliation')),
   constraint payments_final_has_source check (status = 'pending' or status_source is not null),
   constraint payments_metadata check (metadata is null or pg_column_size(metadata) <= 16384),
-  constraint payments_traceparent check (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
+  constraint payments_traceparent check (traceparent like '__-________________________________-________________-__' and traceparent !~ '[^0-9a-f-]'),
   constraint payments_identity unique (gateway, account, reference)
 ) with (fillfactor = 85);
 
@@ -213,17 +215,17 @@ create function pollux.payment_fault(
   amount_minor bigint, currency text, metadata jsonb, traceparent text
 ) returns text language plpgsql immutable parallel safe as $$
 begin
-  if gateway is null or gateway !~ '^[a-z0-9][a-z0-9_-]{0,63}$' then
+  if gateway is null or length(gateway) > 64 or gateway !~ '^[a-z0-9][a-z0-9_-]*$' then
     return 'gateway: 1 to 64 of a-z, 0-9, _ and -, as it is named in the configuration of Pollux';
-  elsif reference is null or reference !~ '^[[:graph:]]{1,255}$' then
+  elsif reference is null or length(reference) not between 1 and 255 or reference ~ '[^[:graph:]]' then
     return 'reference: the gateway''s id of the payment, 1 to 255 characters without blanks or control characters';
   elsif amount_minor is null or amount_minor < 0 then
     return 'amount_minor: not below 0, in the minor unit of the currency (1999 for 19.99 EUR)';
-  elsif currency is null or currency !~ '^[A-Z]{3}$' then
+  elsif currency is null or currency !~ '^[A-Z][A-Z][A-Z]$' then
     return 'currency: three capital letters (ISO 4217)';
-  elsif class is null or class !~ '^[a-z0-9][a-z0-9_-]{0,63}$' then
+  elsif class is null or length(class) > 64 or class !~ '^[a-z0-9][a-z0-9_-]*$' then
     return 'class: 1 to 64 of a-z, 0-9, _ and -; it chooses the policy';
-  elsif account is null or account !~ '^[A-Za-z0-9_.:-]{0,128}$' then
+  elsif account is null or length(account) > 128 or account ~ '[^A-Za-z0-9_.:-]' then
     return 'account: at most 128 of letters, digits and _ . : -';
   elsif merchant_reference is null or length(merchant_reference) > 255 then
     return 'merchant_reference: at most 255 characters';
@@ -231,7 +233,7 @@ begin
     return 'lane: high, normal or low';
   elsif metadata is not null and pg_column_size(metadata) > 16384 then
     return 'metadata: at most 16 KiB';
-  elsif traceparent is not null and traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' then
+  elsif traceparent is not null and (traceparent not like '__-________________________________-________________-__' or traceparent ~ '[^0-9a-f-]') then
     return 'traceparent: of the form of W3C Trace Context, or null';
   end if;
   return null;
@@ -403,7 +405,7 @@ create trigger payment_turns before update of status on pollux.payments
 -- Whoever finishes a payment (a poll, a webhook, an operator) writes its event and ends its job with the same statement.
 -- Two scans of the changed rows are hashed together: a nested loop planned for one row would be used for a thousand.
 -- +goose StatementBegin
-create function pollux.payments_turned() returns trigger language plpgsql set enable_nestloop = off set enable_mergejoin = off as $$
+create function pollux.payments_turned() returns trigger language plpgsql set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off as $$
 declare
   turned bigint[];
 begin
