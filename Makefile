@@ -1,0 +1,39 @@
+# Pollux. `make run` and `make test` set up everything they need; nothing else has to be installed but Go and git.
+
+# The race detector needs a C compiler; without one the tests run without it, and say so.
+RACE := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
+FUZZTIME ?= 30s
+TOOL = go run -modfile=tools/go.mod
+
+.PHONY: help run test bench lint build fuzz fmt
+
+help:            ## this list
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+run:             ## everything on this machine: PostgreSQL, JetStream, a gateway, the relay, two consumers, traffic
+	@go run ./cmd/dev
+
+test:            ## all tests: real PostgreSQL, real JetStream, real processes
+	@test -n "$(RACE)" || echo "no C compiler: the tests run without the race detector"
+	go test $(RACE) -shuffle=on -timeout 20m ./...
+
+bench:           ## the figures of the README, measured here; some minutes
+	cd bench && go run .
+
+lint:            ## formatting, vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "run make fmt:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	$(TOOL) honnef.co/go/tools/cmd/staticcheck ./...
+
+fmt:             ## format all Go files
+	gofmt -w $$(git ls-files '*.go')
+
+build:           ## the binaries, static, into bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+
+fuzz:            ## each fuzz target for FUZZTIME
+	@for pkg in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$pkg/*_test.go | cut -c6-); do \
+	    echo "$$pkg $$target"; go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) ./$$pkg || exit 1; \
+	  done; \
+	done
