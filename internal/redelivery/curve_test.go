@@ -58,6 +58,7 @@ func TestDelaysAtTheLimits(t *testing.T) {
 		"percent, half":             {redelivery.Curve{List: list, Jitter: jitter(redelivery.JitterPercent, 20)}, 0, 0, 0.5, time.Minute},
 		"percent never above a cap": {redelivery.Curve{Base: time.Minute, Cap: time.Minute, Jitter: jitter(redelivery.JitterPercent, 50)}, 0, 0, almost, time.Minute},
 		"percent of 100, least":     {redelivery.Curve{List: list, Jitter: jitter(redelivery.JitterPercent, 100)}, 0, 0, 0, least},
+		"percent of too much":       {redelivery.Curve{List: []time.Duration{math.MaxInt64}, Jitter: jitter(redelivery.JitterPercent, math.MaxInt)}, 0, 0, almost, most},
 		"chance below":              {redelivery.Curve{Base: time.Second, Cap: time.Minute, Jitter: jitter(redelivery.JitterEqual, 0)}, 3, 0, -5, 4 * time.Second},
 		"chance above":              {redelivery.Curve{Base: time.Second, Cap: time.Minute, Jitter: jitter(redelivery.JitterEqual, 0)}, 3, 0, 5, 8*time.Second - 1},
 		"chance not a number":       {redelivery.Curve{Base: time.Second, Cap: time.Minute, Jitter: jitter(redelivery.JitterEqual, 0)}, 3, 0, math.NaN(), 4 * time.Second},

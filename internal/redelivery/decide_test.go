@@ -57,6 +57,8 @@ func TestDecisionsAtTheLimits(t *testing.T) {
 		"chance of NaN keeps to Retry-After":       {observed(gateway.RateLimited, func(o *obs) { o.Answer.RetryAfter = 20 * time.Second; o.Chance = math.NaN() }), redelivery.Hold, redelivery.ReasonRateLimited, 20*time.Second + redelivery.Early},
 		"429 after 429 waits longer":               {observed(gateway.RateLimited, func(o *obs) { o.Previous = 8 * time.Second; o.Chance = 0.5 }), redelivery.Hold, redelivery.ReasonRateLimited, 12 * time.Second},
 		"429 after hours waits no longer than cap": {observed(gateway.RateLimited, func(o *obs) { o.Previous = 3 * time.Hour }), redelivery.Park, redelivery.ReasonRateLimited, time.Minute},
+		"429 after ages waits no longer than cap":  {observed(gateway.RateLimited, func(o *obs) { o.Previous = math.MaxInt64; o.Chance = 0.9 }), redelivery.Park, redelivery.ReasonRateLimited, time.Minute},
+		"404 inside the grace past lowered bounds": {observed(gateway.NotFound, func(o *obs) { o.Age = 0; o.Counters.Attempts, o.Counters.NotFounds = 99, 99 }), redelivery.Park, redelivery.ReasonNotFound, time.Minute},
 		"429 past every bound":                     {observed(gateway.RateLimited, func(o *obs) { o.Age = 99 * time.Hour; o.HasDeadline = true }), redelivery.Hold, redelivery.ReasonRateLimited, time.Second},
 		"refused key past every bound":             {observed(gateway.Unauthorized, func(o *obs) { o.Age = 99 * time.Hour; o.HasDeadline = true }), redelivery.Park, redelivery.ReasonUnauthorized, 5*time.Minute + redelivery.Early},
 		"refused key with a longer Retry-After":    {observed(gateway.Unauthorized, func(o *obs) { o.Answer.RetryAfter = 10 * time.Minute }), redelivery.Park, redelivery.ReasonUnauthorized, 10*time.Minute + redelivery.Early},
@@ -99,6 +101,23 @@ func TestDecisionsAtTheLimits(t *testing.T) {
 				t.Errorf("%s, %s, %s; want %s, %s, %s", d.Verb, d.Reason, d.Delay, c.verb, c.reason, c.delay)
 			}
 		})
+	}
+}
+
+func TestPolicyThatHoldsNothingKeepsNothingAtTheBroker(t *testing.T) {
+	p := examplePolicy
+	p.HoldLimit = 0
+	early := func(d time.Duration) redelivery.Observation {
+		return observed(gateway.Local, func(o *redelivery.Observation) { o.Answer, o.UntilDue = nil, d })
+	}
+	if d := p.Decide(observed(gateway.Transport, nil)); d.Verb != redelivery.Park {
+		t.Errorf("a failed call: %s", d.Verb)
+	}
+	if d := p.Decide(early(redelivery.LocalDelay)); d.Verb != redelivery.Return {
+		t.Errorf("early by %s: %s", redelivery.LocalDelay, d.Verb)
+	}
+	if d := p.Decide(early(redelivery.LocalDelay + 1)); d.Verb != redelivery.Park {
+		t.Errorf("early by more than %s: %s", redelivery.LocalDelay, d.Verb)
 	}
 }
 
