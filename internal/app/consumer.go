@@ -1,0 +1,94 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"pollux/internal/broker"
+	"pollux/internal/config"
+	"pollux/internal/consumer"
+	"pollux/internal/postgres"
+	"pollux/internal/redelivery"
+	"pollux/internal/telemetry"
+)
+
+// ConsumerCommand is the command of the consumer.
+func ConsumerCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "consumer",
+		Short: "Polls gateways about pending payments and records what they say",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(config.Options{Flags: cmd.Flags()})
+			if err != nil {
+				return err
+			}
+			return serve(cmd.Context(), cfg, "consumer", Consumer)
+		},
+	}
+	config.AddFlags(cmd.Flags())
+	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
+	return cmd
+}
+
+// Consumer works off the queues of all configured gateways until ctx ends.
+func Consumer(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) (err error) {
+	gateways, err := cfg.Adapters()
+	if err != nil {
+		return err
+	}
+	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-consumer", Indexed: true})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	record := postgres.NewJobs(pool)
+	if err := await(ctx, tel, "database", record.Check); err != nil {
+		return err
+	}
+	conn, err := connect(ctx, cfg, "pollux-consumer", tel)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	tel.Health.Register("database", 2*time.Second, record.Ping)
+	tel.Health.Register("broker", 2*time.Second, conn.Ready)
+
+	recorder := consumer.NewRecorder(cfg.RecorderConfig(instance("consumer")), record, tel.Metrics, tel.Log)
+	defer recorder.Close()
+	g, ctx := errgroup.WithContext(ctx)
+	for name, gw := range gateways {
+		for _, lane := range cfg.Consumer.Lanes {
+			c := cfg.ConsumerConfig(name, lane)
+			if err := c.Validate(); err != nil {
+				return err
+			}
+			source, err := conn.Subscribe(ctx, broker.SubscribeConfig{Gateway: name, Lane: lane, AckWait: cfg.Consumer.AckWait,
+				MaxAckPending: cfg.Consumer.MaxAckPending, Prefetch: c.Workers})
+			if err != nil {
+				return errors.Join(err, g.Wait())
+			}
+			policy := func(class string) redelivery.Policy { return cfg.Policy(name, class) }
+			worker := consumer.New(c, source, gw, record, recorder, policy, tel.Metrics, tracer{tel.Tracing}, tel.Log)
+			g.Go(func() error { return worker.Run(ctx) })
+		}
+	}
+	tel.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
+	return g.Wait()
+}
+
+// tracer is telemetry's tracing as the consumer wants it.
+type tracer struct{ *telemetry.Tracing }
+
+func (tracer) TraceParent(ctx context.Context, fallback string) string {
+	return telemetry.TraceParent(ctx, fallback)
+}
+
+var (
+	_ consumer.Tracer  = tracer{}
+	_ consumer.Metrics = (*telemetry.Metrics)(nil)
+)

@@ -1,0 +1,64 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"golang.org/x/sync/errgroup"
+
+	"pollux/internal/broker"
+	"pollux/internal/config"
+	"pollux/internal/postgres"
+	"pollux/internal/telemetry"
+)
+
+// Service runs until its context ends, then finishes what it has begun and returns.
+type Service func(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) error
+
+// serve runs a service with its telemetry, which lives longer than it: the drain can be watched.
+func serve(ctx context.Context, cfg config.Config, name string, service Service) error {
+	tel, err := observe(ctx, cfg, name)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		if err := tel.Close(ctx); err != nil {
+			tel.Log.Warn("closing telemetry", "error", err)
+		}
+	}()
+	pages, done := context.WithCancel(context.WithoutCancel(ctx))
+	defer done()
+	var g errgroup.Group
+	g.Go(func() error { return tel.Run(pages) })
+	stop := context.AfterFunc(ctx, tel.Health.Drain)
+	defer stop()
+	err = service(ctx, cfg, tel)
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+	}
+	tel.Log.Info("stopped", "reason", context.Cause(ctx), "error", err)
+	done()
+	return errors.Join(err, g.Wait())
+}
+
+// await asks until a dependency is there and as it must be. What no waiting mends (another schema, other streams) is an error at once; what
+// is only away is waited for, since an orchestrator starts everything at the same time.
+func await(ctx context.Context, tel *telemetry.Telemetry, what string, ask func(context.Context) error) error {
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
+		backoff.WithMaxElapsedTime(0))
+	return backoff.RetryNotify(func() error {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		err := ask(ctx)
+		if errors.Is(err, postgres.ErrSchema) || errors.Is(err, broker.ErrStreams) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(b, ctx), func(err error, d time.Duration) {
+		tel.Log.WarnContext(ctx, "waiting for a dependency", "dependency", what, "error", err, "retry_in", d)
+	})
+}
