@@ -161,3 +161,14 @@ func Standings(ctx context.Context, pool *pgxpool.Pool, from payment.ID) ([]Stan
 	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Standing])
 	return all, describe("reading standings", err)
 }
+
+// Unpublished is how many events of payments from an id on are not published yet. Those set aside are not counted.
+func Unpublished(ctx context.Context, pool *pgxpool.Pool, from payment.ID) (n int, err error) {
+	err = pool.QueryRow(ctx, `
+		select count(*)
+		from pollux.outbox
+		where published_at is null
+		  and set_aside is null
+		  and payment_id >= $1`, int64(from)).Scan(&n)
+	return n, describe("counting events", err)
+}

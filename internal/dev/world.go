@@ -1,0 +1,220 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"pollux"
+	"pollux/internal/app"
+	"pollux/internal/broker"
+	"pollux/internal/config"
+	"pollux/internal/gatewaysim"
+	"pollux/internal/localpg"
+	"pollux/internal/natsembed"
+	"pollux/internal/payment"
+	"pollux/internal/postgres"
+	"pollux/internal/telemetry"
+)
+
+// Gateway is the name of the simulator in the configuration, Class the class of the payments that are tracked: its policy waits
+// seconds where a real one waits minutes.
+const (
+	Gateway = "sim"
+	Class   = "demo"
+)
+
+// world is everything that runs.
+type world struct {
+	options Options
+	dir     string
+	sim     *gatewaysim.Simulator
+	dsn     string
+	natsURL string
+	cfg     config.Config
+	pool    *pgxpool.Pool
+	conn    *broker.Conn
+	tel     *telemetry.Telemetry
+	first   payment.ID // the first payment of this run; those before are not ours
+
+	stopServices context.CancelFunc
+	services     errgroup.Group
+	closers      []closer // in the order in which they were opened
+}
+
+type closer struct {
+	what  string
+	close func(context.Context) error
+}
+
+// open starts everything. What it started it stops again when a later part does not start.
+func open(ctx context.Context, o Options, say func(string, ...any)) (w *world, err error) {
+	w = &world{options: o, stopServices: func() {}}
+	defer func() {
+		if err != nil {
+			w.close(func(string, ...any) {})
+		}
+	}()
+	if w.dir, err = os.MkdirTemp("", "pollux-dev-"); err != nil {
+		return nil, fmt.Errorf("making a temporary folder: %w", err)
+	}
+	w.onClose("folder", func(context.Context) error { return os.RemoveAll(w.dir) })
+	for _, start := range []func(context.Context, func(string, ...any)) error{w.startDatabase, w.startBroker, w.startGateway, w.configure, w.prepare} {
+		if err := start(ctx, say); err != nil {
+			return nil, err
+		}
+	}
+	w.startServices()
+	w.introduce(say)
+	return w, nil
+}
+
+func (w *world) onClose(what string, close func(context.Context) error) {
+	w.closers = append(w.closers, closer{what, close})
+}
+
+func (w *world) startDatabase(ctx context.Context, say func(string, ...any)) error {
+	if w.dsn = w.options.DatabaseURL; w.dsn != "" {
+		return nil
+	}
+	bin, err := localpg.Ensure(ctx, func(s string) { say("%s", s) })
+	if err != nil {
+		return err
+	}
+	server, err := localpg.Start(ctx, localpg.Options{Bin: bin, Settings: map[string]string{"shared_buffers": "256MB", "max_wal_size": "2GB"}})
+	if err != nil {
+		return err
+	}
+	w.onClose("PostgreSQL", server.Stop)
+	w.dsn = server.DSN("postgres")
+	return nil
+}
+
+func (w *world) startBroker(context.Context, func(string, ...any)) error {
+	if w.natsURL = w.options.NATSURL; w.natsURL != "" {
+		return nil
+	}
+	server, err := natsembed.Start(natsembed.Options{StoreDir: filepath.Join(w.dir, "jetstream")})
+	if err != nil {
+		return err
+	}
+	w.onClose("NATS", func(context.Context) error { return server.Stop() })
+	w.natsURL = server.URL()
+	return nil
+}
+
+func (w *world) startGateway(context.Context, func(string, ...any)) error {
+	w.sim = gatewaysim.New(gatewaysim.Config{Seed: w.options.Seed, Scenario: w.options.Scenario})
+	if err := w.sim.Start("127.0.0.1:0"); err != nil {
+		return err
+	}
+	w.onClose("gateway", func(context.Context) error { return w.sim.Close() })
+	return nil
+}
+
+// configure reads the example configuration and changes in it what is different here.
+func (w *world) configure(context.Context, func(string, ...any)) error {
+	file, key := filepath.Join(w.dir, "pollux.yaml"), filepath.Join(w.dir, "sim.key")
+	if err := errors.Join(os.WriteFile(file, pollux.ExampleConfig, 0o600), os.WriteFile(key, []byte(gatewaysim.DefaultAPIKey), 0o600)); err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	dsn, natsURL := filepath.Join(w.dir, "database.url"), filepath.Join(w.dir, "nats.url")
+	if err := errors.Join(os.WriteFile(dsn, []byte(w.dsn), 0o600), os.WriteFile(natsURL, []byte(w.natsURL), 0o600)); err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	set := []string{
+		"database.url=file:" + dsn,
+		"nats.url=file:" + natsURL,
+		"telemetry.listen=127.0.0.1:0",
+		"gateways." + Gateway + ".httpjson.url=" + w.sim.URL() + "/v1/payments/{reference}",
+		"gateways." + Gateway + ".httpjson.auth.bearer=file:" + key,
+	}
+	if !w.options.Verbose {
+		set = append(set, "log.level=error")
+	}
+	var err error
+	w.cfg, err = config.Load(config.Options{File: file, Environ: []string{}, Set: slices.Concat(set, w.options.Set)})
+	return err
+}
+
+// prepare migrates the schema, applies the streams and opens what the launcher itself looks at them with.
+func (w *world) prepare(ctx context.Context, _ func(string, ...any)) error {
+	if _, err := postgres.Migrate(ctx, w.dsn); err != nil {
+		return err
+	}
+	pool, err := postgres.Open(postgres.Options{URL: w.dsn, MaxConns: 4, Name: "pollux-dev"})
+	if err != nil {
+		return err
+	}
+	w.pool = pool
+	w.onClose("connections", func(context.Context) error { pool.Close(); return nil })
+	if err := pool.QueryRow(ctx, `select coalesce(max(id), 0) + 1 from pollux.payments`).Scan(&w.first); err != nil {
+		return fmt.Errorf("reading the payments that were there before: %w", err)
+	}
+	if w.conn, err = app.Dial(ctx, w.cfg, "pollux-dev"); err != nil {
+		return err
+	}
+	w.onClose("broker connection", func(context.Context) error { w.conn.Close(); return nil })
+	_, err = w.conn.Apply(ctx, broker.StreamOptions{})
+	return err
+}
+
+// startServices starts the relay and the consumers, in this process but as they run in production: each with its own connections.
+func (w *world) startServices() {
+	ctx, stop := context.WithCancel(context.Background())
+	w.stopServices = stop
+	out := io.Writer(os.Stderr)
+	var err error
+	if w.tel, err = telemetry.New(ctx, app.TelemetryConfig(w.cfg, "dev"), out); err != nil {
+		w.services.Go(func() error { return err })
+		return
+	}
+	w.services.Go(func() error { return w.tel.Run(ctx) })
+	w.services.Go(func() error { return app.Relay(ctx, w.cfg, w.tel) })
+	for range w.options.Consumers {
+		w.services.Go(func() error { return app.Consumer(ctx, w.cfg, w.tel) })
+	}
+}
+
+// introduce says where everything is.
+func (w *world) introduce(say func(string, ...any)) {
+	if w.options.Once {
+		return
+	}
+	say("database  psql '%s'", w.dsn)
+	say("NATS      nats --server %s stream ls", w.natsURL)
+	say("gateway   curl %s/sim/stats   (scenario %s)", w.sim.URL(), w.options.Scenario)
+	say("metrics   curl http://%s/metrics", w.tel.Addr())
+	say("")
+	say("Track a payment of your own, in psql; the simulator knows any reference of the form name_amount_CURRENCY:")
+	say("  select pollux.track_payment('%s', 'mine_1999_EUR', 1999, 'EUR', class => '%s');", Gateway, Class)
+	say("  select status, status_detail, status_updated_at - created_at as took from pollux.payments where reference = 'mine_1999_EUR';")
+	say("")
+}
+
+// close stops everything in the reverse order: first the services, which finish what they have begun.
+func (w *world) close(say func(string, ...any)) {
+	w.stopServices()
+	if err := w.services.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		say("the services ended with: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if w.tel != nil {
+		w.onClose("telemetry", w.tel.Close)
+	}
+	for _, c := range slices.Backward(w.closers) {
+		if err := c.close(ctx); err != nil {
+			slog.Warn("closing", "what", c.what, "error", err)
+		}
+	}
+}
