@@ -1,6 +1,6 @@
 // Package pgtest gives tests a real PostgreSQL: one server for the tests of a package, and a database of its own for each test.
 //
-// A package that uses it has a TestMain of one line, pgtest.Main(m). The server is started when the first test asks for a
+// A package that uses it has a TestMain of one line, os.Exit(pgtest.Main(m)). The server is started when the first test asks for a
 // database. Where PostgreSQL is missing and cannot be installed the tests fail; they never skip.
 package pgtest
 
@@ -30,8 +30,8 @@ const installTimeout = 15 * time.Minute
 // Tests is what Main runs: a *testing.M.
 type Tests interface{ Run() int }
 
-// Main runs the tests of a package, stops the server that they shared, and exits with their result. It is for TestMain.
-func Main(m Tests) { os.Exit(With(m).Run()) }
+// Main runs the tests of a package, stops the server that they shared, and returns the code to exit with. It is for TestMain.
+func Main(m Tests) int { return With(m).Run() }
 
 // With returns m with the end of the shared server behind its last test, for a package whose TestMain belongs to another tool:
 //
