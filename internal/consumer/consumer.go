@@ -12,9 +12,10 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"golang.org/x/time/rate"
+
 	"pollux/internal/gateway"
 	"pollux/internal/message"
-	"pollux/internal/payment"
 	"pollux/internal/redelivery"
 )
 
@@ -50,6 +51,7 @@ func (c Config) Validate() error {
 // Consumer works off the deliveries of one queue.
 type Consumer struct {
 	cfg      Config
+	subject  string
 	source   Source
 	gateway  Gateway
 	record   Record
@@ -59,11 +61,12 @@ type Consumer struct {
 	tracer   Tracer
 	log      *slog.Logger
 
-	slots   chan struct{} // one for each payment in hand
-	inHand  inHand
-	pauses  pauses
-	unknown once
-	wait    sync.WaitGroup
+	slots    chan struct{} // one for each payment in hand; only Run takes them
+	inHand   inHand
+	pauses   pauses
+	unknown  once
+	unheard  rate.Sometimes // bounds what is logged while the broker cannot be told anything
+	underway sync.WaitGroup // polls, results on their way to the record, and burials
 }
 
 // New returns a consumer. policy says how a class of payments is retried; it must be safe for concurrent use. recorder may be shared by the
@@ -71,48 +74,79 @@ type Consumer struct {
 func New(cfg Config, source Source, gw Gateway, record Record, recorder *Recorder, policy func(class string) redelivery.Policy,
 	metrics Metrics, tracer Tracer, log *slog.Logger) *Consumer {
 	return &Consumer{
-		cfg: cfg, source: source, gateway: gw, record: record, recorder: recorder, policy: policy, metrics: metrics, tracer: tracer,
-		log:   log.With("gateway", cfg.Gateway, "lane", cfg.Lane),
-		slots: make(chan struct{}, cfg.Workers),
+		cfg: cfg, subject: message.PollSubject(cfg.Gateway, cfg.Lane),
+		source: source, gateway: gw, record: record, recorder: recorder, policy: policy, metrics: metrics, tracer: tracer,
+		log:     log.With("gateway", cfg.Gateway, "lane", cfg.Lane),
+		slots:   make(chan struct{}, cfg.Workers),
+		unheard: rate.Sometimes{Interval: time.Second},
 	}
 }
 
-// Run works until ctx ends. What was begun is then finished within Drain, what was not goes back to the broker at once, and Run returns nil.
+var errStopped = errors.New("stopped before the gateway answered")
+
+// Run works until ctx ends and returns nil. What was not begun then goes back to the broker at once; what was begun is finished within Drain.
+// After Drain calls that still run are ended, at no cost to their payments, and results that cannot be written go back to the
+// broker. A consumer runs once.
 func (c *Consumer) Run(ctx context.Context) error {
-	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer giveUp(nil)
+	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	retry := patience(100*time.Millisecond, 5*time.Second)
 	for ctx.Err() == nil {
-		n := c.freeSlots(ctx)
-		deliveries, err := c.source.Fetch(ctx, n)
-		c.release(n - len(deliveries))
+		deliveries, err := c.fetch(ctx)
 		if err != nil {
-			if ctx.Err() == nil {
-				c.log.WarnContext(ctx, "fetching deliveries", "error", err)
-			}
+			wait := retry.NextBackOff()
+			c.log.WarnContext(ctx, "fetching deliveries", "error", err, "retry_in", wait)
+			sleep(ctx, wait)
 			continue
 		}
-		if ctx.Err() != nil {
-			c.giveBack(deliveries, 0)
-			break
-		}
-		c.metrics.Held(c.cfg.Gateway, c.cfg.Lane, c.source.Held())
-		if err := c.handle(work, deliveries); err != nil {
-			c.log.WarnContext(ctx, "the database is away; nothing is fetched until it is back", "error", err)
-			c.awaitRecord(ctx)
-		}
+		retry.Reset()
+		c.handle(ctx, work, deliveries)
 	}
-	stop := time.AfterFunc(c.cfg.Drain, func() { giveUp(errors.New("stopped before the gateway answered")) })
-	defer stop.Stop()
-	err := c.source.Close()
-	c.wait.Wait()
-	return err
+	late := time.AfterFunc(c.cfg.Drain, func() { stop(errStopped); c.recorder.GiveUp() })
+	defer late.Stop()
+	for _, d := range c.inHand.idle() {
+		c.end(d.Return(0))
+	}
+	if err := c.source.Close(); err != nil {
+		c.log.WarnContext(ctx, "closing the source; what it had fetched comes again after ack_wait", "error", err)
+	}
+	c.underway.Wait()
+	return nil
 }
 
-// freeSlots waits for a free slot and takes all that are free.
+// fetch waits for deliveries, as many as there are free slots. It returns none when ctx ends.
+func (c *Consumer) fetch(ctx context.Context) ([]Delivery, error) {
+	n := c.freeSlots(ctx)
+	if n == 0 {
+		return nil, nil
+	}
+	deliveries, err := c.source.Fetch(ctx, n)
+	c.release(n - len(deliveries))
+	if err == nil && ctx.Err() == nil {
+		return deliveries, nil
+	}
+	for _, d := range deliveries {
+		c.end(d.Return(0))
+	}
+	c.release(len(deliveries))
+	if ctx.Err() != nil {
+		return nil, nil
+	}
+	return nil, err
+}
+
+// freeSlots waits for a free slot and takes all that are free, or none when ctx ends. While results cannot be recorded one payment at a
+// time is tried: whatever the gateway says about more would be lost, and asked again.
 func (c *Consumer) freeSlots(ctx context.Context) int {
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
+	if c.recorder.Failing() {
+		n := 0
+		for n < c.cfg.Workers && c.takeSlot(ctx) {
+			n++
+		}
+		c.release(n - 1)
+		return min(n, 1)
+	}
+	if !c.takeSlot(ctx) {
 		return 0
 	}
 	for n := 1; ; n++ {
@@ -124,91 +158,98 @@ func (c *Consumer) freeSlots(ctx context.Context) int {
 	}
 }
 
+func (c *Consumer) takeSlot(ctx context.Context) bool {
+	select {
+	case c.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (c *Consumer) release(n int) {
 	for range n {
 		<-c.slots
 	}
 }
 
-// giveBack returns deliveries that were not begun.
-func (c *Consumer) giveBack(deliveries []Delivery, delay time.Duration) {
-	for _, d := range deliveries {
-		c.end(d.Return(delay))
-		c.release(1)
-	}
-}
-
 // end notes that the broker could not be told how a delivery ended. It delivers again, and the record knows what to do then.
 func (c *Consumer) end(err error) {
 	if err != nil {
-		c.log.Warn("telling the broker how a delivery ended", "error", err)
+		c.unheard.Do(func() { c.log.Warn("telling the broker how a delivery ended", "error", err) })
 	}
 }
 
 // awaitRecord waits until the record can be reached. Nothing is fetched meanwhile, so that no message is delivered over and over for a trouble of ours.
 func (c *Consumer) awaitRecord(ctx context.Context) {
-	b := backoff.WithContext(backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0)), ctx)
 	_ = backoff.Retry(func() error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return c.record.Ping(ctx)
-	}, b) // it ends with success or with ctx
+	}, backoff.WithContext(patience(100*time.Millisecond, 2*time.Second), ctx)) // it ends with success or with ctx
 }
 
 // task is a delivery on its way.
 type task struct {
-	delivery Delivery
-	poll     message.Poll
-	job      Job
-	policy   redelivery.Policy
-	seen     redelivery.Observation
-	readAt   time.Time // this process's clock, for durations only
+	delivery    Delivery
+	poll        message.Poll
+	job         Job
+	policy      redelivery.Policy
+	seen        redelivery.Observation
+	disposition redelivery.Disposition
+	answer      gateway.Answer
+	traceParent string
+	readAt      time.Time // this process's clock, for durations only
 }
 
-func (t *task) gatewayStatus() string {
-	if t.seen.Answer == nil {
-		return ""
-	}
-	return t.seen.Answer.GatewayStatus
-}
-
-// handle reads the rows of all deliveries in one query, decides, and begins what is to be polled. An error is the record's; all is given back then.
-func (c *Consumer) handle(ctx context.Context, deliveries []Delivery) error {
-	tasks, polls := c.decode(ctx, deliveries)
+// handle reads the rows of all deliveries in one query, decides, and begins what is to be polled. ctx ends the waiting, work what was begun.
+func (c *Consumer) handle(ctx, work context.Context, deliveries []Delivery) {
+	tasks, polls := c.decode(work, deliveries)
 	if len(tasks) == 0 {
-		return nil
+		return
 	}
 	jobs, err := c.read(ctx, polls)
-	if err != nil {
-		for _, t := range tasks {
-			c.finish(t, t.delivery.Return(redelivery.LocalDelay))
-		}
-		return err
+	switch {
+	case ctx.Err() != nil:
+		c.giveBack(tasks, 0)
+		return
+	case err != nil:
+		c.giveBack(tasks, redelivery.LocalDelay)
+		c.log.WarnContext(ctx, "the record cannot be read; nothing is fetched until it can be reached", "error", err)
+		c.awaitRecord(ctx)
+		return
 	}
-	now := time.Now()
+	held, now := c.source.Held(), time.Now()
+	c.metrics.Held(c.cfg.Gateway, c.cfg.Lane, held)
 	for i, t := range tasks {
 		t.job, t.readAt = jobs[i], now
-		t.policy = c.policy(t.job.Payment.Class)
-		t.seen = c.observe(t)
-		c.carryOut(ctx, t, t.policy.Decide(t.seen), nil)
+		t.policy, t.traceParent = c.policy(t.job.Payment.Class), t.job.Payment.TraceParent
+		t.seen = c.observe(t, held)
+		c.carryOut(work, t, t.policy.Decide(t.seen))
 	}
-	return nil
 }
 
-// decode turns deliveries into tasks. What cannot be read is buried with its bytes; what is in hand already comes again later.
+func (c *Consumer) giveBack(tasks []*task, delay time.Duration) {
+	for _, t := range tasks {
+		c.finish(t, t.delivery.Return(delay))
+	}
+}
+
+// decode turns deliveries into tasks. What cannot be read is buried with its bytes; what is in hand already waits for its turn.
 func (c *Consumer) decode(ctx context.Context, deliveries []Delivery) (tasks []*task, polls []message.Poll) {
-	for _, d := range deliveries {
+	room := make([]task, len(deliveries))
+	tasks, polls = make([]*task, 0, len(deliveries)), make([]message.Poll, 0, len(deliveries))
+	for i, d := range deliveries {
 		p, err := message.DecodePoll(d.Body())
 		switch {
 		case err != nil:
-			c.bury(ctx, d, err)
-			c.release(1)
-		case !c.inHand.take(p.Payment):
-			c.end(d.Return(redelivery.LocalDelay))
+			c.underway.Go(func() { c.bury(ctx, d, err) })
+		case !c.inHand.take(p.Payment, d):
 			c.release(1)
 		default:
-			tasks, polls = append(tasks, &task{delivery: d, poll: p}), append(polls, p)
+			t := &room[i]
+			t.delivery, t.poll = d, p
+			tasks, polls = append(tasks, t), append(polls, p)
 		}
 	}
 	return tasks, polls
@@ -216,13 +257,13 @@ func (c *Consumer) decode(ctx context.Context, deliveries []Delivery) (tasks []*
 
 // bury hands an undecodable message to a person. If that cannot be recorded the message stays with the broker.
 func (c *Consumer) bury(ctx context.Context, d Delivery, why error) {
+	defer c.release(1)
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.AckWait/2)
 	defer cancel()
-	err := c.record.Bury(ctx, Poison{Subject: message.PollSubject(c.cfg.Gateway, c.cfg.Lane), Gateway: c.cfg.Gateway,
-		Body: d.Body(), Why: why.Error(), Count: d.Count()})
+	err := c.record.Bury(ctx, Poison{Subject: c.subject, Gateway: c.cfg.Gateway, Body: d.Body(), Why: why.Error(), Count: d.Count()})
 	if err != nil {
 		c.log.WarnContext(ctx, "burying an undecodable message", "error", err)
-		c.end(d.Return(redelivery.LocalDelay))
+		c.end(d.Return(later(d)))
 		return
 	}
 	c.metrics.Delivery(c.cfg.Gateway, redelivery.DeadLetter, redelivery.ReasonUndecodable)
@@ -230,34 +271,56 @@ func (c *Consumer) bury(ctx context.Context, d Delivery, why error) {
 	c.end(d.Ack())
 }
 
-// read reads the jobs of polls, and prolongs leases that would run out during a poll: a message that waited long in a backlog would otherwise
-// be claimed again while the gateway answers, and its result refused, for ever.
-func (c *Consumer) read(ctx context.Context, polls []message.Poll) ([]Job, error) {
+// later is how long a message goes back for that has nowhere to go: longer each time, up to a minute.
+func later(d Delivery) time.Duration {
+	return redelivery.LocalDelay * time.Duration(min(max(d.Count(), 1), 60))
+}
+
+// read reads the jobs of polls, and again while that fails, for as long as the broker leaves the deliveries to us: what is in hand is
+// delivered to nobody else meanwhile, so that an outage of the record makes no message look like poison.
+func (c *Consumer) read(ctx context.Context, polls []message.Poll) (jobs []Job, err error) {
+	if jobs, err = c.readOnce(ctx, polls); err == nil {
+		return jobs, nil
+	}
+	c.log.WarnContext(ctx, "reading the record; it is tried again", "error", err)
+	b := patience(50*time.Millisecond, 2*time.Second)
+	b.MaxElapsedTime = c.cfg.AckWait / 2
+	return backoff.RetryWithData(func() ([]Job, error) { return c.readOnce(ctx, polls) }, backoff.WithContext(b, ctx))
+}
+
+// readOnce reads the jobs of polls and prolongs leases that would run out during a poll: a message that waited long in a backlog would
+// otherwise be claimed again while the gateway answers, and its result refused, for ever. While results cannot be recorded it prolongs all:
+// that a row can be written is known then before the gateway is asked.
+func (c *Consumer) readOnce(ctx context.Context, polls []message.Poll) ([]Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.AckWait/4, errors.New("the database did not answer in time"))
 	defer cancel()
 	jobs, err := c.record.Read(ctx, polls)
 	if err != nil {
 		return nil, err
 	}
+	all := c.recorder.Failing()
 	var short []message.Poll
 	var at []int
 	for i, j := range jobs {
-		if j.TokenCurrent && j.LeaseLeft < c.cfg.AckWait {
+		if j.TokenCurrent && (all || j.LeaseLeft < c.cfg.AckWait) {
 			short, at = append(short, polls[i]), append(at, i)
 		}
 	}
 	if short == nil {
 		return jobs, nil
 	}
-	held, err := c.record.Extend(ctx, short, c.cfg.Lease)
-	for i, ok := range held {
+	ours, err := c.record.Extend(ctx, short, c.cfg.Lease)
+	if err != nil {
+		return nil, err
+	}
+	for i, ok := range ours {
 		jobs[at[i]].TokenCurrent = ok
 	}
-	return jobs, err
+	return jobs, nil
 }
 
-func (c *Consumer) observe(t *task) redelivery.Observation {
-	j := t.job
+func (c *Consumer) observe(t *task, held int) redelivery.Observation {
+	j := &t.job
 	recorded := int(j.Revision - t.poll.Revision)
 	return redelivery.Observation{
 		Tracked:       j.Tracked,
@@ -271,33 +334,32 @@ func (c *Consumer) observe(t *task) redelivery.Observation {
 		Counters:      j.Counters,
 		Previous:      j.Previous,
 		Unrecorded:    max(t.delivery.Count()-1-recorded, 0),
-		HoldsLeft:     c.cfg.HoldBudget - c.source.Held(),
-		Paused:        c.pauses.left(j.Payment.Account, time.Now()),
+		HoldsLeft:     c.cfg.HoldBudget - held,
+		Paused:        c.pauses.left(j.Payment.Account, t.readAt),
 		Chance:        rand.Float64(),
 	}
 }
 
-// carryOut does what was decided. answer is nil before the gateway was asked.
-func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Disposition, answer *gateway.Answer) {
+// carryOut does what was decided, before the gateway was asked or after. A poll announces its result to the recorder; whatever it ends
+// with is either recorded or takes that back.
+func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Disposition) {
+	t.disposition = d
+	polled := t.seen.Answer != nil
 	switch {
 	case d.Verb == redelivery.Poll:
-		c.wait.Add(1)
 		c.recorder.Expect()
-		go func() {
-			defer c.wait.Done()
-			c.poll(ctx, t)
-		}()
+		c.underway.Go(func() { c.poll(ctx, t) })
 	case d.Recorded():
-		if answer == nil {
+		if !polled {
 			c.recorder.Expect()
 		}
-		c.wait.Add(1)
-		c.recorder.Add(c.result(ctx, t, d, answer), func(v Verdict, err error) {
-			defer c.wait.Done()
-			c.recorded(t, d, v, err)
+		c.underway.Add(1)
+		c.recorder.Add(c.result(t), func(v Verdict, err error) {
+			defer c.underway.Done()
+			c.recorded(t, v, err)
 		})
 	default:
-		if answer != nil {
+		if polled {
 			c.recorder.Forget()
 		}
 		c.metrics.Delivery(c.cfg.Gateway, d.Verb, d.Reason)
@@ -311,47 +373,52 @@ func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Dispositi
 
 // poll asks the gateway and decides again.
 func (c *Consumer) poll(ctx context.Context, t *task) {
-	p := t.job.Payment
-	ctx, done := c.tracer.Poll(ctx, p.TraceParent, message.PollSubject(c.cfg.Gateway, c.cfg.Lane), c.cfg.Gateway, p.ID)
+	p := &t.job.Payment
+	ctx, done := c.tracer.Poll(ctx, p.TraceParent, c.subject, c.cfg.Gateway, p.ID)
 	defer done(nil)
 	c.metrics.Lateness(c.cfg.Gateway, c.cfg.Lane, max(-t.job.UntilDue, 0))
 	c.metrics.InFlight(c.cfg.Gateway, 1)
-	answer := c.ask(ctx, p)
+	t.answer = c.ask(ctx, t)
 	c.metrics.InFlight(c.cfg.Gateway, -1)
-	c.metrics.Call(c.cfg.Gateway, answer.Class, answer.Took)
-	t.seen.Answer = &answer
+	c.metrics.Call(c.cfg.Gateway, t.answer.Class, t.answer.Took)
+	t.seen.Answer = &t.answer
 	d := t.policy.Decide(t.seen)
-	if answer.Class == gateway.RateLimited {
+	if t.answer.Class == gateway.RateLimited {
 		c.pauses.until(p.Account, time.Now().Add(d.Delay))
 	}
-	c.carryOut(ctx, t, d, &answer)
+	c.carryOut(ctx, t, d)
 }
 
-// ask asks the gateway once. An adapter that panics is a fault of ours: it costs the payment nothing but, again and again, makes its message poison.
-func (c *Consumer) ask(ctx context.Context, p payment.Payment) (answer gateway.Answer) {
-	began := time.Now()
+// ask asks the gateway once. An adapter that panics over an answer has not understood it, and does so each time: it is malformed, so that
+// the payment comes to a person and the gateway is not asked for ever. A call that we ended ourselves says nothing about the gateway.
+func (c *Consumer) ask(ctx context.Context, t *task) (answer gateway.Answer) {
+	began, p := time.Now(), &t.job.Payment
 	ctx, called := c.tracer.Call(ctx, c.cfg.Gateway)
+	t.traceParent = c.tracer.TraceParent(ctx, p.TraceParent)
 	defer func() {
 		if r := recover(); r != nil {
-			c.log.ErrorContext(ctx, "the gateway's adapter panicked", "payment_id", p.ID, "stack", string(debug.Stack()))
-			answer = gateway.Answer{Class: gateway.Local, Message: "the adapter panicked", Took: time.Since(began)}
+			c.log.ErrorContext(ctx, "the gateway's adapter panicked", "payment_id", p.ID, "panic", fmt.Sprintf("%T", r), "stack", string(debug.Stack()))
+			answer = gateway.Answer{Class: gateway.Malformed, Message: "the gateway's adapter panicked", Took: time.Since(began)}
+		}
+		if ctx.Err() != nil && (answer.Class == gateway.Transport || answer.Class == gateway.Malformed) {
+			answer = gateway.Answer{Class: gateway.Local, Message: errStopped.Error(), Took: answer.Took}
 		}
 		called(answer)
 	}()
 	return c.gateway.Poll(ctx, gateway.Query{
 		Payment: p.ID, Account: p.Account, Reference: p.Reference, MerchantRef: p.MerchantReference,
-		AmountMinor: p.AmountMinor, Currency: p.Currency, TraceParent: c.tracer.TraceParent(ctx, p.TraceParent),
+		AmountMinor: p.AmountMinor, Currency: p.Currency, TraceParent: t.traceParent,
 	})
 }
 
-func (c *Consumer) result(ctx context.Context, t *task, d redelivery.Disposition, answer *gateway.Answer) Result {
+func (c *Consumer) result(t *task) Result {
+	d := t.disposition
 	r := Result{
 		Payment: t.poll.Payment, Gateway: c.cfg.Gateway, Account: t.job.Payment.Account, Token: t.poll.Token, Revision: t.job.Revision,
-		Disposition: d, Policy: t.policy.Name, DueAt: t.job.DueAt, StartedAt: t.job.ReadAt,
-		TraceID: traceID(c.tracer.TraceParent(ctx, t.job.Payment.TraceParent)),
+		Disposition: d, Policy: t.policy.Name, DueAt: t.job.DueAt, StartedAt: t.job.ReadAt, TraceID: traceID(t.traceParent),
 	}
-	if answer != nil {
-		r.Polled, r.Answer = true, *answer
+	if t.seen.Answer != nil {
+		r.Polled, r.Answer = true, t.answer
 		r.DetailNew = d.Detail != "" && d.Detail != t.job.Detail
 	}
 	if d.Verb == redelivery.DeadLetter && d.Reason == redelivery.ReasonPoison {
@@ -361,38 +428,52 @@ func (c *Consumer) result(ctx context.Context, t *task, d redelivery.Disposition
 }
 
 // recorded ends a delivery after its result was written, or was not.
-func (c *Consumer) recorded(t *task, d redelivery.Disposition, v Verdict, err error) {
+func (c *Consumer) recorded(t *task, v Verdict, err error) {
+	d := t.disposition
 	switch {
 	case err != nil: // the row is as it was, or it is not known: the next delivery reads what is true
 		c.finish(t, t.delivery.Return(redelivery.LocalDelay))
 		return
+	case v.Refused != "" && !v.Applied: // not even a dead letter can be written
+		c.finish(t, t.delivery.Return(later(t.delivery)))
+		return
+	case v.Refused != "":
+		d = redelivery.Disposition{Verb: redelivery.DeadLetter, Reason: redelivery.ReasonRefused}
 	case !v.Applied:
 		c.metrics.Superseded(1)
-		c.finish(t, t.delivery.Return(redelivery.MinDelay))
+		c.finish(t, t.delivery.Return(redelivery.LocalDelay))
 		return
 	}
 	c.metrics.Delivery(c.cfg.Gateway, d.Verb, d.Reason)
 	switch d.Verb {
 	case redelivery.Hold:
 		c.finish(t, t.delivery.Return(d.Delay))
-		return
-	case redelivery.Resolve:
-		c.metrics.Resolved(c.cfg.Gateway, d.Status)
-		c.metrics.Finality(c.cfg.Gateway, t.job.Payment.Class, t.job.ReadAt.Sub(t.job.Payment.CreatedAt)+time.Since(t.readAt))
-	case redelivery.DeadLetter:
-		c.log.Error("a payment is with a person", "payment_id", t.poll.Payment, "reason", d.Reason, "hint", fmt.Sprintf("pollux dlq show %d", t.poll.Payment))
+	default:
+		c.finish(t, t.delivery.Ack())
 	}
-	if status := t.gatewayStatus(); d.Reason == redelivery.ReasonUnknownStatus && c.unknown.first(status) {
-		c.log.Error("the gateway says a status that the status map does not have; its payments stay pending", "status", status,
-			"payment_id", t.poll.Payment, "hint", "add it to the gateway's status map")
-	}
-	c.finish(t, t.delivery.Ack())
+	c.report(t, d)
 }
 
-// finish lets go of a task.
+// report counts and says what became of a payment.
+func (c *Consumer) report(t *task, d redelivery.Disposition) {
+	switch {
+	case d.Verb == redelivery.Resolve:
+		c.metrics.Resolved(c.cfg.Gateway, d.Status)
+		c.metrics.Finality(c.cfg.Gateway, t.job.Payment.Class, t.job.ReadAt.Sub(t.job.Payment.CreatedAt)+time.Since(t.readAt))
+	case d.Verb == redelivery.DeadLetter:
+		c.log.Error("a payment is with a person", "payment_id", t.poll.Payment, "reason", d.Reason, "hint", "pollux dlq list")
+	case d.Reason == redelivery.ReasonUnknownStatus && c.unknown.first(t.answer.GatewayStatus):
+		c.log.Error("the gateway says a status that the status map does not have; its payments stay pending",
+			"status", t.answer.GatewayStatus, "payment_id", t.poll.Payment, "hint", "add it to the gateway's status map")
+	}
+}
+
+// finish lets go of a task. Other deliveries of its payment come again now, and read what is true by then.
 func (c *Consumer) finish(t *task, err error) {
 	c.end(err)
-	c.inHand.drop(t.poll.Payment)
+	for _, d := range c.inHand.drop(t.poll.Payment) {
+		c.end(d.Return(redelivery.MinDelay))
+	}
 	c.release(1)
 }
 
@@ -402,4 +483,17 @@ func traceID(traceParent string) string {
 		return ""
 	}
 	return traceParent[3:35]
+}
+
+// patience returns delays that grow from first to about longest and never end by themselves.
+func patience(first, longest time.Duration) *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(first), backoff.WithMaxInterval(longest), backoff.WithMaxElapsedTime(0))
+}
+
+// sleep waits for d or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

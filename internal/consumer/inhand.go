@@ -7,31 +7,47 @@ import (
 	"pollux/internal/payment"
 )
 
-// inHand are the payments that this consumer works on. A second delivery of one of them waits until the first has ended, so that one
-// process never asks about a payment twice at once.
+// inHand are the payments that this consumer works on, each with the further deliveries of it that wait until the first has ended, so that
+// one process never asks about a payment twice at once. They wait here and not at the broker: going back and forth would count as
+// deliveries without a record and make a healthy message look like poison.
 type inHand struct {
-	mu  sync.Mutex
-	ids map[payment.ID]struct{}
+	mu      sync.Mutex
+	waiting map[payment.ID][]Delivery
 }
 
-// take reports whether the payment was free.
-func (h *inHand) take(id payment.ID) bool {
+// take reports whether the payment was free. If not, d waits.
+func (h *inHand) take(id payment.ID, d Delivery) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, taken := h.ids[id]; taken {
-		return false
+	if h.waiting == nil {
+		h.waiting = make(map[payment.ID][]Delivery)
 	}
-	if h.ids == nil {
-		h.ids = make(map[payment.ID]struct{})
+	others, taken := h.waiting[id]
+	if taken {
+		others = append(others, d)
 	}
-	h.ids[id] = struct{}{}
-	return true
+	h.waiting[id] = others
+	return !taken
 }
 
-func (h *inHand) drop(id payment.ID) {
+// drop makes the payment free and returns the deliveries that waited for it.
+func (h *inHand) drop(id payment.ID) []Delivery {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.ids, id)
+	waited := h.waiting[id]
+	delete(h.waiting, id)
+	return waited
+}
+
+// idle takes out all that wait.
+func (h *inHand) idle() (all []Delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, ds := range h.waiting {
+		all = append(all, ds...)
+		h.waiting[id] = nil
+	}
+	return all
 }
 
 // pauses are the accounts of the gateway that asked not to be called for a while.
@@ -56,7 +72,11 @@ func (p *pauses) until(account string, t time.Time) {
 func (p *pauses) left(account string, now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return max(p.end[account].Sub(now), 0)
+	end, paused := p.end[account]
+	if paused && !end.After(now) {
+		delete(p.end, account)
+	}
+	return max(end.Sub(now), 0)
 }
 
 // once remembers what was said already, so that a person is called once and not for every payment. It remembers a hundred things, which is more

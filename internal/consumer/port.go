@@ -31,13 +31,14 @@ type Source interface {
 	Fetch(ctx context.Context, n int) ([]Delivery, error)
 	// Held is how many messages of the queue are with consumers or held, fleet-wide, as last seen.
 	Held() int
-	// Close stops the source and gives back what it has fetched and not returned.
+	// Close stops the source and gives back what it has fetched and not returned. Deliveries that it has returned can still be ended.
 	Close() error
 }
 
 // Gateway asks the gateway about payments.
 type Gateway interface {
-	// Poll asks once. It always answers; what goes wrong is in the answer's class. It is safe for concurrent use.
+	// Poll asks once. It always answers, well before the delivery's AckWait and soon after ctx ends; what goes wrong is in the answer's
+	// class. It is safe for concurrent use.
 	Poll(ctx context.Context, q gateway.Query) gateway.Answer
 }
 
@@ -81,7 +82,7 @@ type Result struct {
 // Verdict is what the record did with a result.
 type Verdict struct {
 	Applied bool   // false: the lease or the revision had moved on, nothing was changed
-	Refused string // not empty: the database refuses this row, today and tomorrow, and why
+	Refused string // not empty: the database refuses this row, today and tomorrow, and why. The record then says Applied: false; a recorder says true when it has set the payment aside
 }
 
 // Poison is a message that cannot be tied to a payment.
@@ -95,7 +96,8 @@ type Poison struct {
 
 // Record is where jobs are read and results written.
 type Record interface {
-	// Read returns what the record says about each poll, in their order, in one query.
+	// Read returns what the record says about each poll, in their order, in one query. An error says that the record could not be asked: no
+	// row is such that it cannot be read, or it would keep all others from being read.
 	Read(ctx context.Context, polls []message.Poll) ([]Job, error)
 	// Extend prolongs the leases of polls to at least d from now and reports for each whether it still had its lease.
 	Extend(ctx context.Context, polls []message.Poll, d time.Duration) ([]bool, error)

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -22,15 +23,22 @@ type RecorderConfig struct {
 	Patience time.Duration // how long writing is tried again while the database is away
 }
 
-// Recorder writes results, many in one transaction. It writes at once when no other result is on its way.
+// Recorder writes results, many in one transaction. It writes at once when no other result is on its way. It is safe for concurrent use.
 type Recorder struct {
-	cfg      RecorderConfig
-	record   Record
-	metrics  Metrics
-	log      *slog.Logger
-	in       chan entry
-	expected atomic.Int64
-	writers  sync.WaitGroup
+	cfg       RecorderConfig
+	record    Record
+	metrics   Metrics
+	log       *slog.Logger
+	in        chan entry
+	expected  atomic.Int64
+	failing   atomic.Bool
+	gathering sync.Mutex // of the writers that are not writing one gathers; two would share what comes and write halves
+	writers   sync.WaitGroup
+	hurry     chan struct{}
+	once      sync.Once
+
+	adding sync.RWMutex // held for reading while a result is handed in
+	closed bool
 }
 
 type entry struct {
@@ -38,9 +46,12 @@ type entry struct {
 	done   func(Verdict, error)
 }
 
+// ErrClosed is the error of a result that is handed to a recorder after Close.
+var ErrClosed = errors.New("the recorder is closed")
+
 // NewRecorder returns a running recorder. Close ends it.
 func NewRecorder(cfg RecorderConfig, record Record, metrics Metrics, log *slog.Logger) *Recorder {
-	r := &Recorder{cfg: cfg, record: record, metrics: metrics, log: log, in: make(chan entry, cfg.Batch)}
+	r := &Recorder{cfg: cfg, record: record, metrics: metrics, log: log, in: make(chan entry, cfg.Batch), hurry: make(chan struct{})}
 	for range cfg.Writers {
 		r.writers.Go(r.run)
 	}
@@ -53,106 +64,180 @@ func (r *Recorder) Expect() { r.expected.Add(1) }
 // Forget takes an announcement back.
 func (r *Recorder) Forget() { r.expected.Add(-1) }
 
-// Add hands in an announced result. done is called once it is written or could not be.
-func (r *Recorder) Add(result Result, done func(Verdict, error)) { r.in <- entry{result, done} }
+// Add hands in an announced result. done is called once, when the result is written or could not be; that is at once, with ErrClosed,
+// after Close.
+func (r *Recorder) Add(result Result, done func(Verdict, error)) {
+	r.adding.RLock()
+	defer r.adding.RUnlock()
+	if r.closed {
+		r.Forget()
+		done(Verdict{}, ErrClosed)
+		return
+	}
+	r.in <- entry{result, done}
+}
 
-// Close writes what was added and returns. Nothing may be added afterwards.
+// Failing reports whether the last results could not be written in all of Patience, and none was since.
+func (r *Recorder) Failing() bool { return r.failing.Load() }
+
+// GiveUp ends the patience for good: what cannot be written at the first try is not tried again. It is for a process that ends.
+func (r *Recorder) GiveUp() { r.once.Do(func() { close(r.hurry) }) }
+
+// Close writes what was added and returns. It may be called again.
 func (r *Recorder) Close() {
-	close(r.in)
+	r.adding.Lock()
+	if !r.closed {
+		r.closed = true
+		close(r.in)
+	}
+	r.adding.Unlock()
 	r.writers.Wait()
 }
 
 func (r *Recorder) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	batch := make([]entry, 0, r.cfg.Batch)
-	for first := range r.in {
-		batch = r.gather(append(batch[:0], first), timer)
-		r.write(batch)
+	batch, results := make([]entry, 0, r.cfg.Batch), make([]Result, 0, r.cfg.Batch)
+	for {
+		batch = r.gather(batch[:0], timer)
+		if len(batch) == 0 {
+			return
+		}
+		results = results[:0]
+		for _, e := range batch {
+			results = append(results, e.result)
+		}
+		r.write(batch, results)
+		clear(batch)
+		clear(results)
 	}
 }
 
-// gather fills a batch: with what is there, and for Linger with what is on its way.
+// gather waits for a result and adds to it what is there and, for Linger, what is on its way. It returns nothing when the recorder is closed.
 func (r *Recorder) gather(batch []entry, timer *time.Timer) []entry {
+	r.gathering.Lock()
+	defer r.gathering.Unlock()
+	first, open := <-r.in
+	if !open {
+		return batch
+	}
 	r.expected.Add(-1)
+	batch = append(batch, first)
 	timer.Reset(r.cfg.Linger)
 	for len(batch) < r.cfg.Batch {
-		select {
-		case e, open := <-r.in:
-			if !open {
-				return batch
-			}
-			r.expected.Add(-1)
-			batch = append(batch, e)
-			continue
-		default:
+		e, more := r.next(timer)
+		if !more {
+			break
 		}
-		if r.expected.Load() == 0 {
-			return batch
-		}
-		select {
-		case e, open := <-r.in:
-			if !open {
-				return batch
-			}
-			r.expected.Add(-1)
-			batch = append(batch, e)
-		case <-timer.C:
-			return batch
-		}
+		r.expected.Add(-1)
+		batch = append(batch, e)
 	}
 	return batch
 }
 
-func (r *Recorder) write(batch []entry) {
-	results := make([]Result, len(batch))
-	for i, e := range batch {
-		results[i] = e.result
+// next returns a result that is there, or one that is on its way if it comes in time.
+func (r *Recorder) next(timer *time.Timer) (e entry, more bool) {
+	select {
+	case e, more = <-r.in:
+		return e, more
+	default:
 	}
+	if r.expected.Load() <= 0 {
+		return e, false
+	}
+	select {
+	case e, more = <-r.in:
+		return e, more
+	case <-timer.C:
+		return e, false
+	}
+}
+
+func (r *Recorder) write(batch []entry, results []Result) {
 	began := time.Now()
 	verdicts, err := r.patiently(results)
 	r.metrics.Batch(len(batch), time.Since(began))
-	for i, e := range batch {
-		switch {
-		case err != nil:
+	if err != nil {
+		r.log.Warn("results cannot be recorded; their deliveries go back to the broker", "error", err, "results", len(results))
+		for _, e := range batch {
 			e.done(Verdict{}, err)
-		case verdicts[i].Refused != "":
-			e.done(r.setAside(e.result, verdicts[i].Refused))
-		default:
+		}
+		return
+	}
+	for i, e := range batch {
+		if verdicts[i].Refused == "" {
 			e.done(verdicts[i], nil)
 		}
 	}
+	r.setAside(batch, verdicts)
 }
 
 // patiently writes results and tries again while the database is away, for Patience: asking the gateway once more would cost more. Trying again is
 // harmless, because what was written moved the revisions on.
 func (r *Recorder) patiently(results []Result) ([]Verdict, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Patience)
-	defer cancel()
-	b := backoff.WithContext(backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond),
-		backoff.WithMaxInterval(time.Second), backoff.WithMaxElapsedTime(r.cfg.Patience)), ctx)
-	verdicts, err := backoff.RetryWithData(func() ([]Verdict, error) {
-		return r.record.Write(ctx, results, r.cfg.Worker, r.cfg.Lease)
-	}, b)
-	if err != nil {
-		r.log.WarnContext(ctx, "recording results; their deliveries go back to the broker", "error", err, "results", len(results))
+	b := patience(20*time.Millisecond, time.Second)
+	b.MaxElapsedTime = r.cfg.Patience
+	b.Reset()
+	for {
+		verdicts, err := r.try(results)
+		if err == nil {
+			r.failing.Store(false)
+			return verdicts, nil
+		}
+		wait := b.NextBackOff()
+		if wait == backoff.Stop {
+			r.failing.Store(true)
+			return nil, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-r.hurry:
+			return nil, err
+		}
 	}
-	return verdicts, err
 }
 
-// setAside hands a payment whose result the database refuses to a person, with nothing of the answer but its class.
-func (r *Recorder) setAside(refused Result, why string) (Verdict, error) {
-	r.metrics.Refused(1)
-	r.log.Error("the database refuses a result; the payment is with a person", "payment_id", refused.Payment, "reason", why)
-	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Patience)
+// try writes results once. A database that says nothing leaves time for a second try.
+func (r *Recorder) try(results []Result) ([]Verdict, error) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), r.cfg.Patience/2, errors.New("the database did not answer in time"))
 	defer cancel()
-	plain := refused
-	plain.Polled, plain.DetailNew = false, false
-	plain.Answer.Message, plain.Answer.GatewayStatus = why, ""
-	plain.Disposition = redelivery.Disposition{Verb: redelivery.DeadLetter, Reason: redelivery.ReasonRefused, Counters: refused.Disposition.Counters}
-	verdicts, err := r.record.Write(ctx, []Result{plain}, r.cfg.Worker, r.cfg.Lease)
-	if err != nil {
-		return Verdict{}, err
+	return r.record.Write(ctx, results, r.cfg.Worker, r.cfg.Lease)
+}
+
+// setAside hands payments whose result the database refuses to a person. Their verdicts say that it was refused, and applied when the person has it.
+func (r *Recorder) setAside(batch []entry, verdicts []Verdict) {
+	var refused []entry
+	var plain []Result
+	for i, e := range batch {
+		if why := verdicts[i].Refused; why != "" {
+			refused, plain = append(refused, e), append(plain, stripped(e.result, why))
+		}
 	}
-	return verdicts[0], nil
+	if plain == nil {
+		return
+	}
+	r.metrics.Refused(len(plain))
+	second, err := r.patiently(plain)
+	for i, e := range refused {
+		v := Verdict{Refused: plain[i].Answer.Message}
+		switch {
+		case err != nil:
+			r.log.Warn("a refused result cannot be set aside; its delivery goes back to the broker", "payment_id", e.result.Payment, "error", err)
+		case second[i].Refused != "":
+			r.log.Error("the database refuses a result and its dead letter too; its delivery goes back to the broker", "payment_id", e.result.Payment,
+				"reason", v.Refused, "dead_letter_refused", second[i].Refused)
+		case second[i].Applied:
+			v.Applied = true
+			r.log.Error("the database refuses a result; the payment is with a person", "payment_id", e.result.Payment, "reason", v.Refused)
+		}
+		e.done(v, nil)
+	}
+}
+
+// stripped is what can surely be written of a result: that it was refused and why, and nothing of the answer but its class.
+func stripped(r Result, why string) Result {
+	r.Polled, r.DetailNew = false, false
+	r.Answer.GatewayStatus, r.Answer.Detail, r.Answer.Message = "", "", why
+	r.Disposition = redelivery.Disposition{Verb: redelivery.DeadLetter, Reason: redelivery.ReasonRefused, Counters: r.Disposition.Counters}
+	return r
 }

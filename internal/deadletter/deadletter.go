@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"pollux/internal/message"
+	"pollux/internal/redelivery"
 )
 
 // The states of a letter.
@@ -86,9 +88,9 @@ type Filter struct {
 // Validate returns what is wrong with the filter.
 func (f Filter) Validate() error {
 	var errs []error
-	for name, value := range map[string]string{"gateway": f.Gateway, "class": f.Class, "reason": f.Reason} {
-		if value != "" && !message.ValidToken(value) {
-			errs = append(errs, fmt.Errorf("--%s %q: 1 to 64 of a-z, 0-9, _ and -", name, value))
+	for _, token := range []struct{ flag, value string }{{"gateway", f.Gateway}, {"class", f.Class}, {"reason", f.Reason}} {
+		if token.value != "" && !message.ValidToken(token.value) {
+			errs = append(errs, fmt.Errorf("--%s %q: 1 to 64 of a-z, 0-9, _ and -", token.flag, token.value))
 		}
 	}
 	switch f.State {
@@ -158,36 +160,80 @@ func (d *Desk) List(ctx context.Context, f Filter, p Page) ([]Letter, error) {
 // Show returns all about one letter.
 func (d *Desk) Show(ctx context.Context, id int64) (Details, error) { return d.record.Show(ctx, id) }
 
-// Replay makes the payments of the chosen letters due again, at most rate a second, and reports each. It takes ids, or, when there
-// are none, all open letters that the filter chooses when it begins. It may be stopped and called again at any time: what was replayed is open no more.
+// The slowest and the fastest replay, in payments a second.
+const (
+	MinRate = 0.001
+	MaxRate = 100_000
+)
+
+// Replay makes the payments of the chosen letters due again, at most rate a second, and reports each page. It takes ids, or, when there
+// are none, all open letters that the filter chooses when it begins. It may be stopped and called again at any time: what was replayed is open no
+// more. With an error it returns what was done before. progress may be nil.
 func (d *Desk) Replay(ctx context.Context, ids []int64, f Filter, rate float64, progress func(done, all int)) (Outcome, error) {
-	if rate <= 0 {
-		return Outcome{}, fmt.Errorf("--rate %g: more than 0 payments a second", rate)
+	if !(rate >= MinRate && rate <= MaxRate) {
+		return Outcome{}, fmt.Errorf("--rate %g: between %g and %d payments a second", rate, MinRate, MaxRate)
 	}
 	if len(ids) == 0 {
 		chosen, err := d.choose(ctx, f)
 		if err != nil {
 			return Outcome{}, err
 		}
-		ids = chosen
+		for _, l := range chosen {
+			ids = append(ids, l.ID)
+		}
 	}
+	ids = distinct(ids)
 	gap := time.Duration(float64(time.Second) / rate)
+	if most := int64(redelivery.MaxDelay / gap); int64(len(ids)) > most {
+		return Outcome{}, fmt.Errorf("--rate %g: %d payments would take longer than a year; replay faster, or fewer", rate, len(ids))
+	}
 	var total Outcome
-	for at := 0; at < len(ids); at += MaxPage {
-		part := ids[at:min(at+MaxPage, len(ids))]
-		o, err := d.record.Replay(ctx, part, time.Duration(len(total.Replayed))*gap, gap)
-		total.Replayed, total.Refused = append(total.Replayed, o.Replayed...), append(total.Refused, o.Refused...)
-		total.Takes = time.Duration(len(total.Replayed)) * gap
+	for page := range slices.Chunk(ids, MaxPage) {
+		o, err := d.record.Replay(ctx, page, time.Duration(len(total.Replayed))*gap, gap)
 		if err != nil {
 			return total, err
 		}
-		progress(min(at+MaxPage, len(ids)), len(ids))
+		total.Replayed, total.Refused = append(total.Replayed, o.Replayed...), append(total.Refused, o.Refused...)
+		total.Takes = time.Duration(max(len(total.Replayed)-1, 0)) * gap
+		if progress != nil {
+			progress(len(total.Replayed)+len(total.Refused), len(ids))
+		}
 	}
 	return total, nil
 }
 
-// choose freezes what a filter chooses now.
-func (d *Desk) choose(ctx context.Context, f Filter) ([]int64, error) {
+// distinct drops what is named twice.
+func distinct(ids []int64) []int64 {
+	seen := make(map[int64]bool, len(ids))
+	var once []int64
+	for _, id := range ids {
+		if !seen[id] {
+			seen[id], once = true, append(once, id)
+		}
+	}
+	return once
+}
+
+// Chosen returns the letters that Replay would replay now. It changes nothing.
+func (d *Desk) Chosen(ctx context.Context, ids []int64, f Filter) ([]Letter, error) {
+	if len(ids) == 0 {
+		return d.choose(ctx, f)
+	}
+	var letters []Letter
+	for _, id := range distinct(ids) {
+		details, err := d.record.Show(ctx, id)
+		if err != nil {
+			return nil, fmt.Errorf("dead letter %d: %w", id, err)
+		}
+		if l := details.Letter; l.State == Open && l.PaymentID != nil {
+			letters = append(letters, l)
+		}
+	}
+	return letters, nil
+}
+
+// choose returns the open letters that a filter chooses now.
+func (d *Desk) choose(ctx context.Context, f Filter) ([]Letter, error) {
 	if f.State == "" {
 		f.State = Open
 	}
@@ -197,19 +243,17 @@ func (d *Desk) choose(ctx context.Context, f Filter) ([]int64, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
 	}
-	var ids []int64
+	var all []Letter
 	page := Page{Limit: MaxPage}
 	for {
 		letters, err := d.record.List(ctx, f, page)
 		if err != nil {
 			return nil, err
 		}
-		for _, l := range letters {
-			ids = append(ids, l.ID)
-			page.Before = l.ID
-		}
+		all = append(all, letters...)
 		if len(letters) < page.Limit {
-			return ids, nil
+			return all, nil
 		}
+		page.Before = letters[len(letters)-1].ID
 	}
 }

@@ -70,16 +70,21 @@ type Relay struct {
 	metrics Metrics
 	log     *slog.Logger
 	backlog *backlog
+
+	slots      chan struct{} // one for each batch that is published
+	publishing sync.WaitGroup
+	failed     failure // of a batch that was published
+	doubt      bool    // of the events loop: the last events were not stored
 }
 
 // New returns a relay. It does nothing before Run or Once.
 func New(cfg Config, record Record, broker Broker, metrics Metrics, log *slog.Logger) *Relay {
 	return &Relay{cfg: cfg, record: record, broker: broker, metrics: metrics, log: log,
-		backlog: newBacklog(cfg, broker, metrics)}
+		backlog: newBacklog(cfg, broker, metrics, log), slots: make(chan struct{}, cfg.InFlight)}
 }
 
-// Run relays until ctx ends. It then finishes what it has claimed, within PublishTimeout, and returns nil. A database or a broker that is away is
-// waited for: nothing is lost meanwhile, since nothing is claimed.
+// Run relays until ctx ends. It then finishes what it is doing, within a few times PublishTimeout even if the database and the broker say nothing, and
+// returns nil. A database or a broker that is away is waited for: nothing is lost meanwhile, since nothing is claimed. A relay runs once.
 func (r *Relay) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	start := func(name string, every time.Duration, step func(context.Context) (int, error)) {
@@ -89,30 +94,35 @@ func (r *Relay) Run(ctx context.Context) error {
 	start("events", r.cfg.Every, r.events)
 	start("streams", r.cfg.Watch, r.watch)
 	start("partitions", time.Hour, r.maintain)
-	return g.Wait()
+	err := g.Wait()
+	r.publishing.Wait()
+	if late := r.failed.take(); late != nil {
+		r.log.WarnContext(ctx, "the last polls were not all published; they are due again, at the latest when their lease ends", "error", late)
+	}
+	return err
 }
 
-// Once relays until nothing is due and no event is unpublished, for cron. It returns what it published.
+// Once relays until nothing is due that a queue has room for and no event is unpublished, for cron. It returns what it took from the database, and
+// every error: events are published although polls cannot be, and the other way round.
 func (r *Relay) Once(ctx context.Context) (polls, events int, err error) {
-	if _, err := r.watch(ctx); err != nil {
-		return 0, 0, err
-	}
-	if polls, err = drain(ctx, r.polls); err != nil {
-		return polls, 0, err
-	}
-	if events, err = drain(ctx, r.events); err != nil {
-		return polls, events, err
-	}
-	_, err = r.maintain(ctx)
-	return polls, events, err
+	_, watching := r.watch(ctx)
+	polls, polling := drain(ctx, r.polls)
+	r.publishing.Wait()
+	events, telling := drain(ctx, r.events)
+	_, maintaining := r.maintain(ctx)
+	return polls, events, errors.Join(watching, polling, r.failed.take(), telling, maintaining)
 }
 
+// drain runs step until there is nothing to do.
 func drain(ctx context.Context, step func(context.Context) (int, error)) (total int, err error) {
 	for {
 		n, err := step(ctx)
 		total += n
 		if err != nil || n == 0 {
 			return total, err
+		}
+		if ctx.Err() != nil {
+			return total, context.Cause(ctx)
 		}
 	}
 }
@@ -146,33 +156,32 @@ func (r *Relay) loop(ctx context.Context, name string, every time.Duration, step
 	}
 }
 
-// polls claims due jobs and publishes them, batch after batch while there is a backlog: while one batch is published the next is
-// claimed. It returns how many it claimed.
+// polls claims due jobs and leaves them to be published while the next are claimed. It returns how many it claimed. An error may be that of an
+// earlier batch: then nothing is claimed.
 func (r *Relay) polls(ctx context.Context) (int, error) {
-	var claimed int
-	var g errgroup.Group
-	g.SetLimit(r.cfg.InFlight)
-	var failed firstError
-	for ctx.Err() == nil && failed.get() == nil {
-		jobs, err := r.claim(ctx)
-		if err != nil {
-			failed.set(err)
-			break
-		}
-		claimed += len(jobs)
-		if len(jobs) == 0 {
-			break
-		}
-		g.Go(func() error {
-			failed.set(r.publish(ctx, jobs))
-			return nil
-		})
-		if len(jobs) <= r.cfg.Batch/2 {
-			break
-		}
+	if err := r.failed.take(); err != nil {
+		return 0, err
 	}
-	g.Wait()
-	return claimed, failed.get()
+	jobs, err := r.claim(ctx)
+	if err != nil || len(jobs) == 0 {
+		return 0, err
+	}
+	r.slots <- struct{}{} // one is free again within twice PublishTimeout, whatever the broker and the database do
+	r.publishing.Go(func() {
+		r.failed.set(r.publish(ctx, jobs))
+		<-r.slots
+	})
+	return len(jobs), nil
+}
+
+var (
+	errDatabase = errors.New("the database did not answer in time")
+	errBroker   = errors.New("the broker did not answer in time")
+)
+
+// finishing is a context that outlives ctx, by d at the most. A claim or a publish that is cut off half-way leaves jobs that wait for their lease.
+func finishing(ctx context.Context, d time.Duration, why error) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), d, why)
 }
 
 func (r *Relay) claim(ctx context.Context) ([]Job, error) {
@@ -180,8 +189,10 @@ func (r *Relay) claim(ctx context.Context) ([]Job, error) {
 	if err != nil || len(rooms) == 0 {
 		return nil, err
 	}
+	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errDatabase)
+	defer cancel()
 	jobs, err := r.record.Claim(ctx, rooms, r.cfg.Batch, r.cfg.Owner, r.cfg.Lease)
-	if err != nil {
+	if err != nil || len(jobs) == 0 {
 		return nil, err
 	}
 	r.backlog.took(jobs)
@@ -206,11 +217,9 @@ func lags(jobs []Job) map[Queue]lag {
 	return by
 }
 
-// publish publishes claimed jobs. Those that were not stored are due again at once; those that never can be go to a person. It finishes although
-// ctx ends: a claim that is neither published nor released would wait for its lease.
+// publish publishes claimed jobs. Those that were not stored are due again at once; those that never can be go to a person. It is an error when
+// nothing was stored that could be.
 func (r *Relay) publish(ctx context.Context, jobs []Job) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.cfg.PublishTimeout, errors.New("the broker did not store a batch in time"))
-	defer cancel()
 	messages := make([]Message, len(jobs))
 	for i, j := range jobs {
 		messages[i] = Message{
@@ -221,20 +230,29 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 		}
 	}
 	receipts := r.send(ctx, messages)
+	of := make(map[Queue]bool, 1)
 	var back []Job
 	var aside []SetAside
-	var err error
+	var failure error
 	for i, receipt := range receipts {
 		var refused *Refusal
+		q := jobs[i].Queue
 		switch {
 		case receipt.Err == nil:
+			of[q] = true
 		case errors.As(receipt.Err, &refused):
 			aside = append(aside, SetAside{Job: jobs[i], Reason: refused.Reason})
 		default:
-			back, err = append(back, jobs[i]), receipt.Err
+			of[q] = of[q] // not stored, unless another of the queue was
+			back, failure = append(back, jobs[i]), receipt.Err
 		}
 	}
-	return errors.Join(err, r.giveBack(ctx, back), r.setAside(ctx, aside))
+	r.backlog.stored(of)
+	if failure != nil && len(back)+len(aside) < len(jobs) {
+		r.log.WarnContext(ctx, "some polls were not stored; they are due again", "count", len(back), "error", failure)
+		failure = nil
+	}
+	return errors.Join(failure, r.giveBack(ctx, back), r.setAside(ctx, aside))
 }
 
 // giveBack releases jobs whose message was not stored, or may not have been: if it was, its token is out of date.
@@ -242,7 +260,7 @@ func (r *Relay) giveBack(ctx context.Context, jobs []Job) error {
 	if len(jobs) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.PublishTimeout)
+	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errDatabase)
 	defer cancel()
 	return r.record.Release(ctx, jobs)
 }
@@ -254,17 +272,22 @@ func (r *Relay) setAside(ctx context.Context, aside []SetAside) error {
 	r.metrics.SetAside("poll", len(aside))
 	r.log.ErrorContext(ctx, "polls cannot be published and are with a person", "count", len(aside),
 		"reason", redelivery.ReasonUnpublishable, "first", aside[0].Reason, "hint", "pollux dlq list")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.PublishTimeout)
+	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errDatabase)
 	defer cancel()
 	return r.record.SetAside(ctx, aside)
 }
 
-// events publishes a batch of events and returns its size.
+// events publishes a batch of events and returns its size. After some that were not stored it asks the broker before it takes others.
 func (r *Relay) events(ctx context.Context) (int, error) {
+	if r.doubt {
+		if err := r.reachable(ctx); err != nil {
+			return 0, err
+		}
+	}
 	var failure error
+	ctx, cancel := finishing(ctx, 2*r.cfg.PublishTimeout, errDatabase)
+	defer cancel()
 	n, err := r.record.PublishEvents(ctx, r.cfg.Batch, r.cfg.Retry, func(ctx context.Context, events []Event) []Receipt {
-		ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.PublishTimeout, errors.New("the broker did not store a batch in time"))
-		defer cancel()
 		messages := make([]Message, len(events))
 		var most time.Duration
 		for i, e := range events {
@@ -276,28 +299,45 @@ func (r *Relay) events(ctx context.Context) (int, error) {
 		failure = r.reportEvents(ctx, events, receipts)
 		return receipts
 	})
+	r.doubt = failure != nil
 	return n, errors.Join(err, failure)
 }
 
-// reportEvents says what was set aside and returns the last error of those that will be tried again.
+// reachable asks the broker something that costs nothing.
+func (r *Relay) reachable(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.PublishTimeout, errBroker)
+	defer cancel()
+	_, err := r.broker.Stream(ctx, message.StreamEvents)
+	return err
+}
+
+// reportEvents says what was set aside and what will be tried again. It returns an error when nothing was stored that could be.
 func (r *Relay) reportEvents(ctx context.Context, events []Event, receipts []Receipt) error {
 	var failure error
+	failed, stored := 0, 0
 	for i, receipt := range receipts {
 		var refused *Refusal
 		switch {
 		case receipt.Err == nil:
+			stored++
 		case errors.As(receipt.Err, &refused):
 			r.metrics.SetAside("event", 1)
 			r.log.ErrorContext(ctx, "an event cannot be published and is set aside", "event_id", events[i].ID, "reason", refused.Reason)
 		default:
-			failure = receipt.Err
+			failed, failure = failed+1, receipt.Err
 		}
+	}
+	if failure != nil && stored > 0 {
+		r.log.WarnContext(ctx, "some events were not stored; they are tried again", "count", failed, "error", failure, "retry_in", r.cfg.Retry)
+		return nil
 	}
 	return failure
 }
 
-// send publishes and counts.
+// send publishes and counts. It finishes although ctx ends.
 func (r *Relay) send(ctx context.Context, messages []Message) []Receipt {
+	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errBroker)
+	defer cancel()
 	began := time.Now()
 	receipts := r.broker.Publish(ctx, messages)
 	took := time.Since(began)
@@ -325,39 +365,57 @@ func (r *Relay) send(ctx context.Context, messages []Message) []Receipt {
 	return receipts
 }
 
-// watch looks for queues that the configuration does not know and for streams that lost messages.
+// watch looks for queues that the configuration does not know and for streams that lost messages. What goes wrong with one does not keep it
+// from looking at the others.
 func (r *Relay) watch(ctx context.Context) (int, error) {
+	errs := []error{r.findQueues(ctx)}
+	for _, name := range []string{message.StreamPoll, message.StreamDeferred, message.StreamEvents, message.StreamDead} {
+		if ctx.Err() == nil {
+			errs = append(errs, r.observe(ctx, name))
+		}
+	}
+	return 0, errors.Join(errs...)
+}
+
+func (r *Relay) findQueues(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.PublishTimeout, errDatabase)
+	defer cancel()
 	found, err := r.record.Queues(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	for _, q := range r.backlog.learn(found) {
 		r.log.WarnContext(ctx, "payments of a queue that the configuration does not name; they wait until a consumer for it exists",
 			"gateway", q.Gateway, "lane", q.Lane)
 	}
-	for _, name := range []string{message.StreamPoll, message.StreamDeferred, message.StreamEvents, message.StreamDead} {
-		recovery, err := r.record.Observe(ctx, name, r.broker.Stream)
-		if err != nil {
-			return 0, err
-		}
-		if recovery.Lost {
-			r.metrics.StreamLost(name, recovery.Jobs, recovery.Events)
-			r.log.ErrorContext(ctx, "a stream lost messages; what was in them is published again", "stream", name,
-				"jobs", recovery.Jobs, "events", recovery.Events)
-		}
-	}
-	return 0, nil
+	return nil
 }
 
+func (r *Relay) observe(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*r.cfg.PublishTimeout, errDatabase)
+	defer cancel()
+	recovery, err := r.record.Observe(ctx, name, r.broker.Stream)
+	if err != nil {
+		return err
+	}
+	if recovery.Lost {
+		r.metrics.StreamLost(name, recovery.Jobs, recovery.Events)
+		r.log.ErrorContext(ctx, "a stream lost messages; what was in them is published again", "stream", name,
+			"jobs", recovery.Jobs, "events", recovery.Events)
+	}
+	return nil
+}
+
+// maintain has no deadline but the end of ctx: the first time after a long stand-still it moves rows.
 func (r *Relay) maintain(ctx context.Context) (int, error) { return 0, r.record.Maintain(ctx) }
 
-// firstError keeps the first of several errors.
-type firstError struct {
+// failure keeps the first of several errors until it is taken.
+type failure struct {
 	mu  sync.Mutex
 	err error
 }
 
-func (f *firstError) set(err error) {
+func (f *failure) set(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err == nil {
@@ -365,8 +423,10 @@ func (f *firstError) set(err error) {
 	}
 }
 
-func (f *firstError) get() error {
+func (f *failure) take() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.err
+	err := f.err
+	f.err = nil
+	return err
 }
