@@ -274,7 +274,7 @@ func TestRefusedConnection(t *testing.T) {
 
 func TestDeadlineIsForTheWholeCall(t *testing.T) {
 	for name, serve := range map[string]func(net.Conn){
-		"nothing comes":          func(c net.Conn) { untilClosed(c) },
+		"nothing comes": func(c net.Conn) { untilClosed(c) },
 		"headers come drop wise": func(c net.Conn) {
 			readRequest(c)
 			drip(c, "HTTP/1.1 200 OK\r\nX-Slow: ")
