@@ -26,29 +26,29 @@ import (
 // Config says how a gateway is reached. The zero value of a field is its default, which WithDefaults writes out. It can be part of
 // an adapter's configuration.
 type Config struct {
-	Timeout        time.Duration `koanf:"timeout"`         // for all of a call, from the wait for a connection to the last byte; 10s
-	ConnectTimeout time.Duration `koanf:"connect_timeout"` // for name resolution and TCP; 3s
-	TLSTimeout     time.Duration `koanf:"tls_timeout"`     // for the TLS handshake; 5s
-	HeaderTimeout  time.Duration `koanf:"header_timeout"`  // from the sent request to the headers of the answer; Timeout
-	IdleTimeout    time.Duration `koanf:"idle_timeout"`    // after which an unused connection is closed; 90s
-	MaxInFlight    int           `koanf:"max_in_flight"`   // calls at the same time, and connections to a host; 64
+	Timeout        time.Duration `koanf:"timeout"`         // For all of a call, from the wait for a place to the last byte. Default 10s.
+	ConnectTimeout time.Duration `koanf:"connect_timeout"` // For name resolution and TCP. Default 3s.
+	TLSTimeout     time.Duration `koanf:"tls_timeout"`     // For the TLS handshake. Default 5s.
+	HeaderTimeout  time.Duration `koanf:"header_timeout"`  // From the sent request to the headers of the answer. Default: `timeout`.
+	IdleTimeout    time.Duration `koanf:"idle_timeout"`    // After which a connection that is not used is closed. Default 90s.
+	MaxInFlight    int           `koanf:"max_in_flight"`   // Calls of this process at the same time, and connections. Default 64.
 
-	MaxBodyBytes    int64 `koanf:"max_body_bytes"`    // of a body as it is sent; 1 MiB
-	MaxDecodedBytes int64 `koanf:"max_decoded_bytes"` // of a gzip body when it is unpacked; 4·MaxBodyBytes
-	MaxHeaderBytes  int64 `koanf:"max_header_bytes"`  // of the answer's headers; 64 KiB
-	Gzip            bool  `koanf:"gzip"`              // ask for gzip; otherwise a compressed answer is an error
+	MaxBodyBytes    int64 `koanf:"max_body_bytes"`    // Of a body as it is sent; a larger one is an error. Default 1 MiB.
+	MaxDecodedBytes int64 `koanf:"max_decoded_bytes"` // Of a gzip body when it is unpacked. Default: four times `max_body_bytes`.
+	MaxHeaderBytes  int64 `koanf:"max_header_bytes"`  // Of the answer's headers. Default 64 KiB.
+	Gzip            bool  `koanf:"gzip"`              // Asks for gzip. Without it a compressed answer is an error.
 
-	Hosts         []string      `koanf:"-"`              // the hosts that may be asked, each with its port where that is not the scheme's
-	AllowLoopback bool          `koanf:"allow_loopback"` // addresses of this machine
-	AllowPrivate  bool          `koanf:"allow_private"`  // private networks, CGNAT, NAT64
-	AllowHTTP     bool          `koanf:"allow_http"`     // URLs without TLS
-	Proxy         string        `koanf:"proxy"`          // http, https or socks5 URL; none. The environment is not looked at
-	ProxyUser     string        `koanf:"proxy_user"`
-	ProxyPassword secret.Secret `koanf:"proxy_password"`
-	CAFile        string        `koanf:"ca_file"`          // PEM; only these authorities are trusted. Otherwise the machine's
-	ClientCert    string        `koanf:"client_cert_file"` // PEM, for gateways that want a certificate of ours
-	ClientKey     secret.Secret `koanf:"client_key"`       // PEM
-	UserAgent     string        `koanf:"user_agent"`       // pollux
+	Hosts         []string      `koanf:"-"`                // The hosts that may be asked, each with its port where that is not the scheme's.
+	AllowHTTP     bool          `koanf:"allow_http"`       // Allows URLs without TLS.
+	AllowLoopback bool          `koanf:"allow_loopback"`   // Allows addresses of this machine.
+	AllowPrivate  bool          `koanf:"allow_private"`    // Allows private networks, carrier-grade NAT and NAT64. Link-local addresses, where clouds hand out credentials, are never allowed.
+	Proxy         string        `koanf:"proxy"`            // An `http`, `https` or `socks5` URL. Empty: none; the variables of the environment are not looked at.
+	ProxyUser     string        `koanf:"proxy_user"`       // The user at the proxy. Empty: none.
+	ProxyPassword secret.Secret `koanf:"proxy_password"`   // The user's password.
+	CAFile        string        `koanf:"ca_file"`          // PEM. The only authorities that are trusted. Empty: the machine's.
+	ClientCert    string        `koanf:"client_cert_file"` // PEM, for gateways that want a certificate of ours. Empty: none.
+	ClientKey     secret.Secret `koanf:"client_key"`       // PEM, the certificate's key.
+	UserAgent     string        `koanf:"user_agent"`       // What we call ourselves. Default `pollux`.
 }
 
 // The defaults of a Config. Timeout is above the p99.9 of every gateway whose numbers are published (Alipay recommends 5 s for an

@@ -17,7 +17,10 @@ const MaxSnippet = 512
 // Redactor makes text that came from outside fit for a log: short, valid UTF-8, on one line, and without secrets. What it knows to be
 // secret it finds in any position and in the usual encodings; besides, it takes out card numbers, e-mail addresses, URLs behind
 // their host, and what looks like a key or a token. The zero value knows no secret. It is safe for concurrent use.
-type Redactor struct{ secrets []string }
+type Redactor struct {
+	secrets []string
+	names   bool // what looks like a token is shown
+}
 
 // plain is for text that has nothing to do with our secrets.
 var plain = new(Redactor)
@@ -56,6 +59,13 @@ func (r *Redactor) Snippet(body []byte, most int) string {
 
 // Text returns s, at most most bytes of it and at most MaxSnippet, redacted.
 func (r *Redactor) Text(s string, most int) string { return r.text(s, len(s), most) }
+
+// Name returns a name that came from outside: an id, a status, a code. It is redacted like Text, but what merely looks like a token is
+// shown, because ids look like tokens.
+func (r *Redactor) Name(s string, most int) string {
+	n := &Redactor{secrets: r.secrets, names: true}
+	return n.text(s, len(s), most)
+}
 
 const cut = "…"
 
@@ -104,7 +114,11 @@ func (r *Redactor) hide(s string, i int) (string, int) {
 			return "[secret]", i + len(x)
 		}
 	}
-	for _, find := range finders {
+	find := finders
+	if r.names {
+		find = finders[:1]
+	}
+	for _, find := range find {
 		if shown, n := find(s, i); n > 0 {
 			return shown, r.extend(s, i, i+n)
 		}
@@ -122,8 +136,9 @@ func (r *Redactor) extend(s string, i, end int) int {
 	return end
 }
 
-// finders recognise what must not be shown. Each returns what to show instead and the length of what it found, 0 when it is not there.
-var finders = []func(s string, i int) (string, int){findURL, findEmail, findDigits, findToken}
+// finders recognise what must not be shown; in a name, only the first of them do. Each returns what to show instead and the length of
+// what it found, 0 when it is not there.
+var finders = []func(s string, i int) (string, int){findDigits, findURL, findEmail, findToken}
 
 // span is how many bytes from i are in a set.
 func span(s string, i int, in func(byte) bool) int {

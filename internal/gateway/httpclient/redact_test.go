@@ -76,6 +76,21 @@ func TestRedactorHidesWhatIsNot(t *testing.T) {
 	}
 }
 
+func TestRedactorShowsNames(t *testing.T) {
+	r := httpclient.NewRedactor("open sesame")
+	for name, want := range map[string]string{
+		"pi_3MtwBwLkdIwHu7ix28a3tqPa":          "pi_3MtwBwLkdIwHu7ix28a3tqPa",
+		"8a829449-515d-198b-0151-5d7cb76f0f4e": "8a829449-515d-198b-0151-5d7cb76f0f4e",
+		"a/b?c=d@e":                            "a/b?c=d@e",
+		"open sesame\n":                        `[secret]\n`,
+		"4111111111111111":                     "[card]",
+	} {
+		if got := r.Name(name, 64); got != want {
+			t.Errorf("%q is shown as %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestRedactorKeepsToTheLength(t *testing.T) {
 	r := httpclient.NewRedactor("secret-that-is-long-enough")
 	for text, want := range map[string]string{
