@@ -1,0 +1,232 @@
+// Package broker is the adapter to NATS: it publishes to JetStream, takes deliveries from it and looks after the streams. All
+// NATS code is here.
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"pollux/internal/message"
+	"pollux/internal/outbox"
+)
+
+const (
+	// requestTimeout bounds one request to the JetStream API when its caller's context does not bound it more.
+	requestTimeout = 5 * time.Second
+	// closeTimeout is how long Close waits for what is under way.
+	closeTimeout = 5 * time.Second
+	// forbiddenMemory is how long a refused subject explains requests to it that were not answered.
+	forbiddenMemory = 30 * time.Second
+)
+
+// ErrNotConnected is why nothing was sent: there is no connection at the moment. It comes back by itself.
+var ErrNotConnected = errors.New("not connected to NATS")
+
+// Conn is a connection to NATS. It is safe for concurrent use and reconnects for ever, until Close.
+type Conn struct {
+	cfg    Config
+	log    *slog.Logger
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	acks   *exchange
+	closed chan struct{} // closed when nats.go has closed the connection for good
+
+	mu        sync.Mutex
+	forbidden forbidden       // the last subject that the server forbade us
+	paces     map[string]pace // by stream
+}
+
+// forbidden is a permission that the server says we lack. It says so beside the request, not in answer to it: the
+// request itself only times out.
+type forbidden struct {
+	subject string
+	err     error
+	at      time.Time
+}
+
+// Connect waits until the first connection is there, trying again for as long as ctx lives; what cannot come right by
+// trying again (a missing file, refused credentials) is an error at once. Afterwards lost connections come back by
+// themselves. The caller ends it with Close.
+func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Conn, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("configuration of NATS: %w", err)
+	}
+	cfg = cfg.withDefaults()
+	opts, err := cfg.options()
+	if err != nil {
+		return nil, fmt.Errorf("configuration of NATS: %w", err)
+	}
+	c := &Conn{
+		cfg: cfg, log: log, acks: newExchange(cfg.MaxOutstanding),
+		closed: make(chan struct{}), paces: map[string]pace{},
+	}
+	if c.nc, err = c.dial(ctx, append(opts, c.handlers()...)); err != nil {
+		return nil, err
+	}
+	if err := c.start(); err != nil {
+		c.nc.Close()
+		return nil, fmt.Errorf("setting up the connection to NATS: %w", err)
+	}
+	return c, nil
+}
+
+// dial is RetryOnFailedConnect with the errors in sight: nats.go keeps those of its own first attempts to itself.
+func (c *Conn) dial(ctx context.Context, opts []nats.Option) (*nats.Conn, error) {
+	var nc *nats.Conn
+	var last error
+	servers := strings.Join(c.cfg.URLs, ",")
+	try := func() (err error) {
+		nc, err = nats.Connect(servers, opts...)
+		last = err
+		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}
+	notify := func(err error, wait time.Duration) {
+		c.log.Warn("NATS cannot be reached", "servers", servers, "error", err, "retry_in", wait)
+	}
+	if err := backoff.RetryNotify(try, backoff.WithContext(patience(5*time.Second), ctx), notify); err != nil {
+		if last != nil && !errors.Is(err, last) {
+			err = fmt.Errorf("%w (last attempt: %w)", err, last)
+		}
+		return nil, fmt.Errorf("connecting to NATS at %s: %w", servers, err)
+	}
+	return nc, nil
+}
+
+// patience returns delays that grow from 50ms to about longest and never end. They are for a loop that a context ends: the
+// library's own default would give up after 15 minutes by returning a negative delay.
+func patience(longest time.Duration) *backoff.ExponentialBackOff {
+	return backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(50*time.Millisecond),
+		backoff.WithMaxInterval(longest),
+		backoff.WithMaxElapsedTime(0),
+	)
+}
+
+func (c *Conn) start() (err error) {
+	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(requestTimeout)); err != nil {
+		return err
+	}
+	return c.acks.listen(c.nc)
+}
+
+// handlers are what nats.go calls from a goroutine of its own, one after the other.
+func (c *Conn) handlers() []nats.Option {
+	return []nats.Option{
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			c.log.Warn("connection to NATS lost", "error", err)
+			c.acks.abandon(errConnectionLost)
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			c.log.Info("connected to NATS again", "server", nc.ConnectedUrlRedacted())
+		}),
+		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
+		nats.ErrorHandler(c.asyncError),
+	}
+}
+
+var forbiddenPublish = regexp.MustCompile(`(?i)for publish to "([^"]*)"`)
+
+func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		if m := forbiddenPublish.FindStringSubmatch(err.Error()); m != nil {
+			c.forbid(m[1])
+			return
+		}
+	}
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	c.log.Error("NATS reports an error", "subject", subject, "error", err)
+}
+
+func (c *Conn) forbid(subject string) {
+	err := fmt.Errorf("the NATS user may not publish to %s: permissions violation", subject)
+	c.mu.Lock()
+	again := c.forbidden.subject == subject && time.Since(c.forbidden.at) < forbiddenMemory
+	if !again {
+		c.forbidden = forbidden{subject, err, time.Now()}
+	}
+	c.mu.Unlock()
+	if !again {
+		c.log.Error("NATS forbids a publish", "subject", subject)
+	}
+	c.acks.forbid(subject, err)
+}
+
+// explain names the permission that was missing when a request that was not answered is of that kind.
+func (c *Conn) explain(err error) error {
+	if err == nil || !(errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)) {
+		return err
+	}
+	c.mu.Lock()
+	f := c.forbidden
+	c.mu.Unlock()
+	if f.err == nil || !strings.HasPrefix(f.subject, "$JS.API.") || time.Since(f.at) > forbiddenMemory {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", f.err, err)
+}
+
+// Connected reports whether there is a connection at the moment.
+func (c *Conn) Connected() bool { return c.nc.IsConnected() }
+
+// Close lets what is under way finish, at most five seconds long, and closes the connection. Sources must be closed before. It may
+// be called again.
+func (c *Conn) Close() {
+	if err := c.nc.Drain(); err != nil {
+		c.nc.Close()
+	}
+	select {
+	case <-c.closed:
+	case <-time.After(closeTimeout + time.Second):
+		c.nc.Close()
+		<-c.closed
+	}
+	c.acks.abandon(nats.ErrConnectionClosed)
+}
+
+// Backlog returns how many messages of a queue wait undelivered, and false when its consumer does not exist. It is one request.
+func (c *Conn) Backlog(ctx context.Context, q outbox.Queue) (n int, exists bool, err error) {
+	name := message.ConsumerName(q.Gateway, q.Lane)
+	if !c.Connected() {
+		return 0, false, ErrNotConnected
+	}
+	consumer, err := c.js.Consumer(ctx, message.StreamPoll, name)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("asking for the backlog of the consumer %s: %w", name, c.explain(err))
+	}
+	return int(consumer.CachedInfo().NumPending), true, nil
+}
+
+// Stream returns the state of a stream. It is one request.
+func (c *Conn) Stream(ctx context.Context, name string) (outbox.StreamState, error) {
+	if !c.Connected() {
+		return outbox.StreamState{}, ErrNotConnected
+	}
+	s, err := c.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return outbox.StreamState{}, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", name)
+	}
+	if err != nil {
+		return outbox.StreamState{}, fmt.Errorf("asking for the state of the stream %s: %w", name, c.explain(err))
+	}
+	info := s.CachedInfo()
+	return outbox.StreamState{Name: name, Created: info.Created, LastSequence: info.State.LastSeq}, nil
+}
