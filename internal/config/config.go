@@ -1,0 +1,129 @@
+// Package config is what an operator may say: one YAML file, the environment and flags, in that order, each overriding the one before.
+// It is the only reader of the three.
+//
+// It is strict. A key that is unknown, a value of another type, a secret that is written out or is not there, and keys that contradict each
+// other are refused at the start, all at once, each with the place where it was written and what to write instead.
+package config
+
+import (
+	"time"
+)
+
+// DefaultFile is the file that is read when none is named, if there is one.
+const DefaultFile = "pollux.yaml"
+
+// Config is the whole configuration. Load returns one that is complete and checked; it must not be changed afterwards and is then safe for
+// concurrent use. However it is printed, secrets are not shown.
+type Config struct {
+	Database  Database           `koanf:"database"`  // The record: a PostgreSQL database, version 15 or newer.
+	NATS      NATS               `koanf:"nats"`      // The broker: NATS with JetStream.
+	Log       Log                `koanf:"log"`       // What the processes write to standard error.
+	Telemetry Telemetry          `koanf:"telemetry"` // Metrics, health and traces.
+	Relay     Relay              `koanf:"relay"`     // The outbox relay: from the record to the broker.
+	Consumer  Consumer           `koanf:"consumer"`  // The consumers: from the broker to the gateways and back to the record.
+	Policies  map[string]Policy  `koanf:"policies"`  // How payments are retried, by the name of the policy. `standard`, `high_value` and `background` exist; what a policy of your own does not say is as in `standard`.
+	Classes   map[string]string  `koanf:"classes"`   // Which policy a class of payment has. A class that is not named here is treated as `standard`.
+	Gateways  map[string]Gateway `koanf:"gateways"`  // The gateways, by the name that payments carry.
+
+	policies map[string]map[string]resolved // gateway ("" for any other), class
+	secrets  map[string]string              // the names of secrets in the sections of adapters, by path
+}
+
+// Database says where the record is.
+type Database struct {
+	URL      URL `koanf:"url"`       // `postgres://user@host:5432/payments`, or `file:/path` or `env:NAME` of a secret that holds such a URL. With a password it must be a secret, except on loopback. Required by every process.
+	MaxConns int `koanf:"max_conns"` // Connections of one process. A relay needs one for each batch in flight and one for events; a consumer one for each writer and a few to read. More do not make it faster: PostgreSQL works best with a few per core.
+}
+
+// NATS says where the broker is. At most one of credentials_file, nkey_file and user is used.
+type NATS struct {
+	URLs            []string `koanf:"urls"`             // The servers of one cluster: `nats://host:4222`, `tls://host:4222` with TLS. Without user and password. Required by every process but migrations.
+	CredentialsFile string   `koanf:"credentials_file"` // A JWT with its seed, as nsc writes it; read again at each connection. Empty: none.
+	NKeyFile        string   `koanf:"nkey_file"`        // The seed of an nkey. Empty: none.
+	User            string   `koanf:"user"`             // A user, with the password below. Empty: none.
+	Password        Secret   `koanf:"password"`         // The user's password: `file:/path`, read again at each connection, or `env:NAME`.
+	CAFile          string   `koanf:"ca_file"`          // Certificates that the servers' are checked against. Empty: the system's.
+	CertFile        string   `koanf:"cert_file"`        // A client certificate, for servers that ask for one. Empty: none.
+	KeyFile         string   `koanf:"key_file"`         // The key of the client certificate.
+	InboxPrefix     string   `koanf:"inbox_prefix"`     // What the subjects of answers to us begin with, for servers that let a user read its own inboxes only.
+	MaxOutstanding  int      `koanf:"max_outstanding"`  // Messages that are published and not acknowledged yet. A stream refuses what exceeds 100,000 from all publishers together.
+	BatchThreshold  int      `koanf:"batch_threshold"`  // From so many messages on they are published as an atomic batch, which the broker syncs once; fewer are faster one by one.
+}
+
+// Log says what is written to standard error.
+type Log struct {
+	Format string `koanf:"format"` // `text` for people, `json` for machines.
+	Level  Level  `koanf:"level"`  // `debug`, `info`, `warn` or `error`: what is less important is not written.
+}
+
+// Telemetry says how a process is seen from outside.
+type Telemetry struct {
+	Listen       string  `koanf:"listen"`        // Where /metrics, /healthz and /readyz are served. Loopback, because metrics name gateways and volumes; in a container write `:9464` and let the network decide who may read. Empty: nowhere.
+	PprofListen  string  `koanf:"pprof_listen"`  // Where /debug/pprof/ is served, on loopback only: profiles show memory. Empty: nowhere.
+	OTLPEndpoint string  `koanf:"otlp_endpoint"` // The URL of an OTLP/gRPC collector for traces: `http://host:4317` without TLS, `https://` with. Empty: no traces, at no cost.
+	TraceRatio   Percent `koanf:"trace_ratio"`   // Share of traces that are recorded where the payment carries no `traceparent` that has decided.
+	MaxGateways  int     `koanf:"max_gateways"`  // Gateways with metrics of their own besides those configured here; payments of further ones are counted as `other`. A mistake in the data must not become a flood of time series.
+}
+
+// Relay says how the outbox relay works.
+type Relay struct {
+	Every          time.Duration `koanf:"every"`           // How often it looks for due polls and new events while there is nothing to do. A look with an empty result costs PostgreSQL 0.03 ms; it is half of the wait between a commit and its first poll.
+	Batch          int           `koanf:"batch"`           // Most polls or events in one claim. The broker syncs a batch once, so that large ones are fast: 46,000 messages a second with 1000, 17,000 with 100.
+	InFlight       int           `koanf:"in_flight"`       // Batches that are published while the next is claimed. Two keep both the database and the broker busy.
+	Lease          time.Duration `koanf:"lease"`           // How long a claimed poll is out of other relays' sight; afterwards it is due again. It bounds how late a poll is whose message was lost.
+	Backlog        int           `koanf:"backlog"`         // Undelivered polls of a queue at the broker above which none is published to it: what waits, waits in the database. A few seconds of work for the consumers.
+	PublishTimeout time.Duration `koanf:"publish_timeout"` // For the broker to store a batch. Longer, and the batch is published again.
+	Retry          time.Duration `koanf:"retry"`           // Before an event that the broker did not store is tried again.
+	Watch          time.Duration `koanf:"watch"`           // How often it looks whether a stream was lost or shortened, and for queues that are not configured.
+	KeepEvents     time.Duration `koanf:"keep_events"`     // How long published events stay in the outbox, so that a broker that lost its disk gets them again.
+	KeepAttempts   time.Duration `koanf:"keep_attempts"`   // How long the log of calls to gateways is kept: what a person looks at when a customer asks.
+}
+
+// Consumer says how the consumers work.
+type Consumer struct {
+	Lanes         []string      `koanf:"lanes"`           // The lanes that this process works on, of `high`, `normal` and `low`. All, unless some lanes have processes of their own.
+	AckWait       time.Duration `koanf:"ack_wait"`        // When the broker delivers again what was not acknowledged. Longer than any gateway's timeout, or one payment is polled twice at once; and the shorter, the sooner a dead process's work goes on.
+	Lease         time.Duration `koanf:"lease"`           // How long the record keeps a poll for the consumer that has it, and a held one beyond its delay. Afterwards the relay publishes it anew.
+	HoldBudget    int           `koanf:"hold_budget"`     // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. The broker takes 100,000 well; with 500,000 fresh polls waited 80 s.
+	MaxAckPending int           `koanf:"max_ack_pending"` // Messages of a queue that may be held or worked on, over the whole fleet. At least the hold budget and the workers together, or held messages keep fresh ones from being delivered.
+	Drain         time.Duration `koanf:"drain"`           // How long polls that were begun may go on after SIGTERM. Below the orchestrator's grace period, which is usually 30 s; above the gateways' timeouts.
+	Record        Record        `koanf:"record"`          // How results are written.
+}
+
+// Record says how results are gathered into transactions.
+type Record struct {
+	Batch    int           `koanf:"batch"`    // Most results in one transaction. In batches of 500 PostgreSQL spends a tenth of what it spends on single ones.
+	Linger   time.Duration `koanf:"linger"`   // How long a result waits for others that are on their way. It is added to the time of a payment; when nothing else is on its way it is not waited for.
+	Writers  int           `koanf:"writers"`  // Transactions at once.
+	Patience time.Duration `koanf:"patience"` // How long writing is tried again while the database is away. Afterwards the deliveries go back to the broker, and the gateways are asked again.
+}
+
+// Policy says how a class of payments is retried.
+type Policy struct {
+	Pending           Curve         `koanf:"pending"`            // Delays between polls while the gateway says that the payment is still pending.
+	Error             Curve         `koanf:"error"`              // Delays after calls that failed, by how many failed in a row.
+	MaxAttempts       int           `koanf:"max_attempts"`       // Answered polls before a person is asked. 0: no bound.
+	MaxFailures       int           `koanf:"max_failures"`       // Failed calls in a row before a person is asked. 0: no bound, so that an outage costs no payment its place; the window still ends it.
+	Window            time.Duration `koanf:"window"`             // Age of a payment at which a person is asked. `0s`: no bound.
+	HoldLimit         time.Duration `koanf:"hold_limit"`         // The longest delay that the broker keeps a message for; longer ones sleep in the database. At most 5m; `0s`: never hold.
+	NotFoundGrace     time.Duration `koanf:"not_found_grace"`    // How long after it was tracked a payment may be unknown to its gateway: gateways show new payments late.
+	UnauthorizedDelay time.Duration `koanf:"unauthorized_delay"` // At least so long after the gateway refused our key.
+	MaxRetryAfter     time.Duration `koanf:"max_retry_after"`    // What a gateway asks us to wait is cut to this.
+	PoisonDeliveries  int           `koanf:"poison_deliveries"`  // Deliveries of a message without a result before it goes to a person: it may be what ends the process each time. 0: never; otherwise at least 5.
+}
+
+// Curve is a series of delays: a list, or base and cap.
+type Curve struct {
+	List   []time.Duration `koanf:"list"`   // The delays; the last one repeats.
+	Base   time.Duration   `koanf:"base"`   // The first delay; each following one is twice the one before. Instead of a list.
+	Cap    time.Duration   `koanf:"cap"`    // The longest delay, after jitter too.
+	Jitter Jitter          `koanf:"jitter"` // Spreads the delays, so that payments that were created together are not polled together: `none`, `full` (0 to the delay), `equal` (half to the whole), `decorrelated` (base to three times the one before) or a percentage such as `±20%`.
+}
+
+// Gateway says how payments of one gateway are polled.
+type Gateway struct {
+	Adapter  string            `koanf:"adapter"`  // What speaks with the gateway: `httpjson`.
+	Workers  int               `koanf:"workers"`  // Polls of one lane that one process has in hand at once.
+	Classes  map[string]string `koanf:"classes"`  // Classes that have another policy at this gateway.
+	Policies map[string]Policy `koanf:"policies"` // Policies that are different at this gateway: what is not said here is as in the policy of that name.
+}

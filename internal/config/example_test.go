@@ -1,0 +1,149 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"pollux/streams"
+
+	"encoding/json"
+)
+
+const example = "../../pollux.example.yaml"
+
+// yours marks the lines of the example that say something about a particular installation.
+const yours = "# yours"
+
+func TestExampleIsTaken(t *testing.T) {
+	t.Setenv("SIM_API_KEY", "sim_key")
+	c, err := Load(Options{File: example, Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, ok := c.Gateways["sim"]; !ok || g.Adapter != "httpjson" {
+		t.Errorf("gateways %v, want sim by httpjson", c.Gateways)
+	}
+	if got, err := Check(example); err != nil || len(got) != 0 {
+		t.Errorf("Check says %v %v", got, err)
+	}
+}
+
+// TestExampleShowsTheDefaults holds what the example shows to what happens when nothing is said.
+func TestExampleShowsTheDefaults(t *testing.T) {
+	content, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(content, &doc); err != nil {
+		t.Fatal(err)
+	}
+	defaults := valuesOf(reflect.ValueOf(Default()))
+	defaults["gateways"] = map[string]any{"sim": valuesOf(reflect.ValueOf(defaultGateway()))}
+	lines := strings.Split(string(content), "\n")
+	leaves(doc.Content[0], nil, func(p path, n *yaml.Node) {
+		marked := strings.Contains(lines[n.Line-1], yours)
+		s := root.at(p)
+		if s == nil {
+			t.Errorf("%s is no key", p)
+			return
+		}
+		same := isDefault(t, s, n, valueAt(defaults, p))
+		if !same && !marked {
+			t.Errorf("line %d: %s is not the default and not marked %q", n.Line, p, yours)
+		}
+		if same && marked && p[0] != "gateways" {
+			t.Errorf("line %d: %s is the default and marked %q", n.Line, p, yours)
+		}
+	})
+}
+
+// leaves calls fn for every value that is no section.
+func leaves(n *yaml.Node, p path, fn func(path, *yaml.Node)) {
+	if n.Kind != yaml.MappingNode {
+		fn(p, n)
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		leaves(n.Content[i+1], p.child(n.Content[i].Value), fn)
+	}
+}
+
+func valueAt(values map[string]any, p path) any {
+	for _, name := range p[:len(p)-1] {
+		values = section(values, name)
+	}
+	return values[p[len(p)-1]]
+}
+
+// isDefault compares what stands in the example with a default; no default is an empty text or list.
+func isDefault(t *testing.T, s *schema, y *yaml.Node, want any) bool {
+	t.Helper()
+	var r reader
+	n := r.node(nil, y)
+	if want == nil {
+		return n.kind == scalar && (n.text == "" || n.text == "0s") || n.kind == sequence && len(n.items) == 0
+	}
+	c := newChecker(root)
+	got, ok := c.value(s, nil, n)
+	if !ok {
+		t.Errorf("line %d: %v", y.Line, c.problems)
+	}
+	if text, isText := want.(string); isText && s.unmarshals() { // ±20% and 20% are the same
+		return canonical(t, s, got.(string)) == canonical(t, s, text)
+	}
+	return reflect.DeepEqual(got, want)
+}
+
+func canonical(t *testing.T, s *schema, text string) any {
+	t.Helper()
+	v := reflect.New(s.typ)
+	if err := v.Interface().(interface{ UnmarshalText([]byte) error }).UnmarshalText([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return v.Elem().Interface()
+}
+
+func TestExampleShowsEveryKey(t *testing.T) {
+	content, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var missing func(*schema, path)
+	missing = func(s *schema, p path) {
+		if s.elem != nil && s.elem.kind == mapping {
+			missing(s.elem, p.child("*"))
+		}
+		for _, name := range s.names {
+			if !regexp.MustCompile(`(?m)(^|[\s#{,])` + name + `:`).Match(content) {
+				t.Errorf("%s does not show %s", example, p.child(name))
+			}
+			missing(s.fields[name], p.child(name))
+		}
+	}
+	missing(root, nil)
+}
+
+func TestStreamsAreMadeWithTheTimesThatAreChecked(t *testing.T) {
+	for _, d := range streams.Definitions() {
+		var s struct {
+			MaxAge    time.Duration `json:"max_age"`
+			Duplicate time.Duration `json:"duplicate_window"`
+		}
+		if err := json.Unmarshal(d.JSON, &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.Duplicate != DuplicateWindow {
+			t.Errorf("%s remembers ids for %s, checked is %s", d.Name, s.Duplicate, DuplicateWindow)
+		}
+		if d.Name == "PAYMENTS_POLL" && s.MaxAge != StreamMaxAge {
+			t.Errorf("%s keeps polls for %s, checked is %s", d.Name, s.MaxAge, StreamMaxAge)
+		}
+	}
+}

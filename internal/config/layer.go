@@ -1,0 +1,102 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+)
+
+// checker turns what is written in one source into values, and remembers where each came from. What does not fit the schema is a
+// problem and left out, so that one mistake hides no other.
+type checker struct {
+	root     *schema
+	origins  map[string]origin // by path.id; of sections too
+	problems []Problem
+}
+
+func newChecker(root *schema) *checker { return &checker{root: root, origins: map[string]origin{}} }
+
+func (c *checker) refuse(at origin, key path, format string, a ...any) {
+	c.problems = append(c.problems, at.problem(key, format, a...))
+}
+
+// mapping checks what is written below a path that holds a section or names of the user's own.
+func (c *checker) mapping(s *schema, p path, n *node) map[string]any {
+	tree := map[string]any{}
+	if n.kind == scalar && n.tag == "!!null" {
+		return tree // a section whose keys are all commented out
+	}
+	if n.kind != mapping {
+		c.refuse(n.at, p, "a section; write its keys below it, indented")
+		return tree
+	}
+	for _, f := range n.fields {
+		below := s.below(f.name)
+		if below == nil {
+			c.unknown(s, p, f)
+			continue
+		}
+		key := p.child(f.name)
+		c.origins[key.id()] = f.at
+		if v, ok := c.value(below, key, f.value); ok {
+			tree[f.name] = v
+		}
+	}
+	return tree
+}
+
+func (c *checker) unknown(s *schema, p path, f field) {
+	what := "unknown key"
+	if hint := suggest(c.root, s, f.name); hint != "" {
+		what += "; " + hint
+	}
+	c.refuse(f.at, p.child(f.name), "%s", what)
+}
+
+func (c *checker) value(s *schema, p path, n *node) (any, bool) {
+	switch s.kind {
+	case mapping:
+		return c.mapping(s, p, n), true
+	case sequence:
+		return c.sequence(s, p, n)
+	}
+	if n.kind != scalar {
+		c.refuse(n.at, p, "a single value; this is a list or a section")
+		return nil, false
+	}
+	v, err := parse(n, s.typ)
+	if err != nil {
+		c.refuse(n.at, p, "%s", err)
+		return nil, false
+	}
+	return v, true
+}
+
+// sequence checks a list. Sources that have only text write it with commas.
+func (c *checker) sequence(s *schema, p path, n *node) (any, bool) {
+	items := n.items
+	switch {
+	case n.kind == scalar && n.tag == "" && n.text != "":
+		for text := range strings.SplitSeq(n.text, ",") {
+			items = append(items, &node{text: strings.TrimSpace(text), at: n.at})
+		}
+	case n.kind != sequence:
+		c.refuse(n.at, p, "a list; write it as [a, b], or an item a line, each behind a dash")
+		return nil, false
+	}
+	before := len(c.problems)
+	if s.elem.kind == mapping || s.elem.unmarshals() {
+		list := make([]any, 0, len(items))
+		for i, item := range items {
+			v, _ := c.value(s.elem, p.child(indexed(i)), item)
+			list = append(list, v)
+		}
+		return list, len(c.problems) == before
+	}
+	list := reflect.MakeSlice(s.typ, 0, len(items))
+	for i, item := range items {
+		if v, ok := c.value(s.elem, p.child(indexed(i)), item); ok {
+			list = reflect.Append(list, reflect.ValueOf(v))
+		}
+	}
+	return list.Interface(), len(c.problems) == before
+}

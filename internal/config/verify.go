@@ -1,0 +1,455 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"pollux/internal/message"
+	"pollux/internal/secret"
+)
+
+// What the streams are made with; a test compares them with the folder streams.
+const (
+	// StreamMaxAge is how long the broker keeps a poll. Its row outlives it: a poll that is older was leased anew.
+	StreamMaxAge = 10 * time.Minute
+	// DuplicateWindow is how long the broker remembers the ids of messages.
+	DuplicateWindow = 2 * time.Minute
+)
+
+// verifier looks for keys that contradict each other, and for what is missing.
+type verifier struct {
+	origins  map[string]origin
+	bad      map[string]bool
+	skip     Skip
+	problems []Problem
+}
+
+// refuse says that keys cannot stand so. The problem is where the first of them was written that was written at all.
+func (v *verifier) refuse(keys []path, format string, a ...any) {
+	at := keys[0]
+	for _, k := range keys {
+		if v.bad[k.String()] {
+			return
+		}
+	}
+	for _, k := range keys {
+		if _, ok := v.origins[k.id()]; ok {
+			at = k
+			break
+		}
+	}
+	v.problems = append(v.problems, v.near(at).problem(at, format, a...))
+}
+
+// settle says that enough was said about keys: what they contradict is no further problem.
+func (v *verifier) settle(keys ...path) {
+	for _, k := range keys {
+		v.bad[k.String()] = true
+	}
+}
+
+// near is where a key was written, or the nearest section above it.
+func (v *verifier) near(key path) origin {
+	for ; len(key) > 0; key = key[:len(key)-1] {
+		if at, ok := v.origins[key.id()]; ok {
+			return at
+		}
+	}
+	return origin{}
+}
+
+func key(s string) path { return strings.Split(s, ".") }
+
+func keys(names ...string) []path {
+	list := make([]path, len(names))
+	for i, s := range names {
+		list[i] = key(s)
+	}
+	return list
+}
+
+func (v *verifier) skips(s Skip) bool { return v.skip&s != 0 }
+
+// config checks everything and reads the secrets.
+func (v *verifier) config(c *Config) {
+	v.database(&c.Database)
+	v.broker(&c.NATS)
+	v.telemetry(c)
+	v.relay(c.Relay)
+	v.consumer(c.Consumer)
+	if c.Relay.Lease <= c.Consumer.AckWait {
+		v.refuse(keys("relay.lease", "consumer.ack_wait"),
+			"relay.lease (%s) is not longer than consumer.ack_wait (%s): the relay would publish a poll anew that is still being worked on; write a longer lease",
+			formatDuration(c.Relay.Lease), formatDuration(c.Consumer.AckWait))
+	}
+	v.classes(c)
+	v.gateways(c)
+	c.resolvePolicies()
+	v.policies(c)
+}
+
+func (v *verifier) database(d *Database) {
+	if !v.skips(SkipDatabase) {
+		v.record(&d.URL)
+	}
+	v.between("database.max_conns", d.MaxConns, 2, 1000)
+}
+
+func (v *verifier) broker(n *NATS) {
+	v.between("nats.max_outstanding", n.MaxOutstanding, 1000, 50_000)
+	v.between("nats.batch_threshold", n.BatchThreshold, 2, 1000)
+	if strings.ContainsAny(n.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(n.InboxPrefix, ".") {
+		v.refuse(keys("nats.inbox_prefix"), "not the beginning of a subject; write one such as _INBOX_pollux, without wildcards and blanks")
+	}
+	if v.skips(SkipBroker) {
+		return
+	}
+	v.servers(n.URLs)
+	v.file("nats.credentials_file", n.CredentialsFile)
+	v.file("nats.nkey_file", n.NKeyFile)
+	v.file("nats.ca_file", n.CAFile)
+	v.file("nats.cert_file", n.CertFile)
+	v.file("nats.key_file", n.KeyFile)
+	v.password("nats.password", &n.Password)
+	if (n.CertFile == "") != (n.KeyFile == "") {
+		v.refuse(keys("nats.cert_file", "nats.key_file"), "a certificate and its key go together; write both cert_file and key_file, or neither")
+	}
+	if (n.User == "") != n.Password.IsZero() {
+		v.refuse(keys("nats.user", "nats.password"), "a user and its password go together; write both user and password, or neither")
+	}
+	ways := slices.DeleteFunc([]string{n.CredentialsFile, n.NKeyFile, n.User}, func(s string) bool { return s == "" })
+	if len(ways) > 1 {
+		v.refuse(keys("nats.credentials_file", "nats.nkey_file", "nats.user"), "credentials_file, nkey_file and user are three ways to the same end; write one of them")
+	}
+}
+
+func (v *verifier) servers(urls []string) {
+	at := keys("nats.urls")
+	if len(urls) == 0 {
+		v.refuse(at, "missing; write [nats://host:4222]")
+	}
+	for i, s := range urls {
+		u, err := url.Parse(s)
+		switch {
+		case err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme): // it may hold a password and is not repeated
+			v.refuse(at, "the URL at place %d is not of the form nats://host:4222 or tls://host:4222", i+1)
+		case u.User != nil:
+			v.refuse(at, "the URL at place %d carries credentials, which would show in logs; write user and password, or credentials_file", i+1)
+		}
+	}
+}
+
+// password reads a secret. None is no problem here.
+func (v *verifier) password(name string, s *Secret) {
+	if v.skips(skipSecrets) {
+		return
+	}
+	if err := s.load(); err != nil {
+		v.refuse(keys(name), "%s", err)
+	}
+}
+
+// secrets reads the secrets in the sections of adapters. Where they are skipped each is a word that says so.
+func (v *verifier) secrets(s *schema, p path, values map[string]any) secrets {
+	found := secrets{names: map[string]string{}, values: map[string]secret.Secret{}}
+	eachSecret(s, p, values, func(p path, name string) {
+		found.names[p.id()] = name
+		if _, ok := found.values[name]; ok {
+			return
+		}
+		if v.skips(skipSecrets) || v.skips(SkipGateways) {
+			found.values[name] = secret.New("skipped")
+			return
+		}
+		value, err := secret.Load(name)
+		if err != nil {
+			v.refuse([]path{p}, "%s", err)
+			v.settle(p)
+		}
+		found.values[name] = value
+	})
+	return found
+}
+
+// eachSecret calls fn for the name of every secret in values.
+func eachSecret(s *schema, p path, value any, fn func(path, string)) {
+	switch value := value.(type) {
+	case map[string]any:
+		for _, name := range sorted(value) {
+			if below := s.below(name); below != nil {
+				eachSecret(below, p.child(name), value[name], fn)
+			}
+		}
+	case []any:
+		for i, item := range value {
+			eachSecret(s.elem, p.child(indexed(i)), item, fn)
+		}
+	case string:
+		if s.typ == secretType {
+			fn(p, value)
+		}
+	}
+}
+
+// record checks the URL of the database and reads the secret that it may be.
+func (v *verifier) record(u *URL) {
+	const name, example = "database.url", "postgres://user@host:5432/payments"
+	if u.IsZero() {
+		v.refuse(keys(name), "missing; write %s, or file:/path or env:NAME of a secret that holds such a URL", example)
+		return
+	}
+	if isReference(u.shown) && v.skips(skipSecrets) {
+		return
+	}
+	if err := u.load(); err != nil {
+		v.refuse(keys(name), "%s", err)
+		return
+	}
+	parsed, err := url.Parse(u.value.Reveal())
+	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
+		v.refuse(keys(name), "not a URL of the form %s", example)
+	}
+}
+
+func (v *verifier) file(name, file string) {
+	if file == "" || v.skips(skipSecrets) {
+		return
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		v.refuse(keys(name), "%s", err)
+		return
+	}
+	_ = f.Close()
+}
+
+func (v *verifier) telemetry(c *Config) {
+	if !slices.Contains([]string{"text", "json"}, c.Log.Format) {
+		v.refuse(keys("log.format"), "%.40q is not a format; write text or json", c.Log.Format)
+	}
+	t := c.Telemetry
+	v.address("telemetry.listen", t.Listen)
+	v.address("telemetry.pprof_listen", t.PprofListen)
+	if t.PprofListen != "" && !loopback(t.PprofListen) {
+		v.refuse(keys("telemetry.pprof_listen"), "%s is not loopback, and profiles show memory; write 127.0.0.1:6060", t.PprofListen)
+	}
+	if t.Listen != "" && t.Listen == t.PprofListen {
+		v.refuse(keys("telemetry.pprof_listen", "telemetry.listen"), "pprof_listen and listen are both %s; write another port", t.Listen)
+	}
+	if u, err := url.Parse(t.OTLPEndpoint); t.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
+		v.refuse(keys("telemetry.otlp_endpoint"), "not a URL of the form http://host:4317 or https://host:4317")
+	}
+	v.between("telemetry.max_gateways", t.MaxGateways, 1, 1000)
+}
+
+func (v *verifier) address(name, s string) {
+	if s == "" {
+		return
+	}
+	if _, port, err := net.SplitHostPort(s); err != nil || port == "" {
+		v.refuse(keys(name), "%.60q is not an address; write host:port such as 127.0.0.1:9464, or :9464 for all interfaces", s)
+	}
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err != nil || isLoopback(host) // what is no address is a problem of its own
+}
+
+func (v *verifier) relay(r Relay) {
+	v.within("relay.every", r.Every, time.Millisecond, time.Minute)
+	v.between("relay.batch", r.Batch, 1, 10_000)
+	v.between("relay.in_flight", r.InFlight, 1, 64)
+	v.within("relay.lease", r.Lease, 10*time.Second, StreamMaxAge)
+	v.between("relay.backlog", r.Backlog, 1, 1_000_000)
+	v.within("relay.publish_timeout", r.PublishTimeout, 100*time.Millisecond, DuplicateWindow-time.Second)
+	v.within("relay.retry", r.Retry, 10*time.Millisecond, time.Hour)
+	v.within("relay.watch", r.Watch, 100*time.Millisecond, 10*time.Minute)
+	v.within("relay.keep_events", r.KeepEvents, time.Hour, 366*day)
+	v.within("relay.keep_attempts", r.KeepAttempts, day, 10*366*day)
+	if r.Lease <= 2*r.PublishTimeout {
+		v.refuse(keys("relay.lease", "relay.publish_timeout"),
+			"relay.lease (%s) is not more than twice relay.publish_timeout (%s), so that a batch would be claimed again while it is published; write a longer lease",
+			formatDuration(r.Lease), formatDuration(r.PublishTimeout))
+	}
+}
+
+func (v *verifier) consumer(c Consumer) {
+	v.lanes(c.Lanes)
+	v.within("consumer.ack_wait", c.AckWait, time.Second, StreamMaxAge)
+	v.within("consumer.lease", c.Lease, time.Second, StreamMaxAge)
+	v.between("consumer.hold_budget", c.HoldBudget, 0, 500_000)
+	v.between("consumer.max_ack_pending", c.MaxAckPending, 1, 1_000_000)
+	v.within("consumer.drain", c.Drain, time.Second, time.Hour)
+	v.between("consumer.record.batch", c.Record.Batch, 1, 5000)
+	v.within("consumer.record.linger", c.Record.Linger, 0, time.Second)
+	v.between("consumer.record.writers", c.Record.Writers, 1, 64)
+	v.within("consumer.record.patience", c.Record.Patience, time.Second, StreamMaxAge)
+	if c.Lease <= c.AckWait {
+		v.refuse(keys("consumer.lease", "consumer.ack_wait"),
+			"consumer.lease (%s) is not longer than consumer.ack_wait (%s): the relay would publish a poll anew that is still being worked on; write a longer lease",
+			formatDuration(c.Lease), formatDuration(c.AckWait))
+	}
+	if c.Record.Linger*10 > c.AckWait {
+		v.refuse(keys("consumer.record.linger", "consumer.ack_wait"), "record.linger (%s) is more than a tenth of ack_wait (%s); write a few milliseconds",
+			formatDuration(c.Record.Linger), formatDuration(c.AckWait))
+	}
+}
+
+func (v *verifier) lanes(lanes []string) {
+	at := keys("consumer.lanes")
+	if len(lanes) == 0 {
+		v.refuse(at, "no lane; write some of %s", strings.Join(message.Lanes, ", "))
+	}
+	seen := map[string]bool{}
+	for _, lane := range lanes {
+		switch {
+		case !slices.Contains(message.Lanes, lane):
+			v.refuse(at, "%.40q is not a lane; write some of %s", lane, strings.Join(message.Lanes, ", "))
+		case seen[lane]:
+			v.refuse(at, "%s twice; write each lane once", lane)
+		}
+		seen[lane] = true
+	}
+}
+
+func (v *verifier) classes(c *Config) {
+	for _, name := range sorted(c.Policies) {
+		v.token(path{"policies", name})
+	}
+	v.classMap(path{"classes"}, c.Classes, c)
+}
+
+func (v *verifier) classMap(at path, classes map[string]string, c *Config) {
+	for _, class := range sorted(classes) {
+		v.token(at.child(class))
+		if _, ok := c.Policies[classes[class]]; !ok {
+			v.refuse([]path{at.child(class)}, "no policy is named %.64q; write one of %s", classes[class], strings.Join(sorted(c.Policies), ", "))
+		}
+	}
+}
+
+// token checks a name of the user's own.
+func (v *verifier) token(p path) {
+	if name := p[len(p)-1]; !message.ValidToken(name) {
+		v.refuse([]path{p}, "not a name; write 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit")
+	}
+}
+
+func (v *verifier) gateways(c *Config) {
+	if len(c.Gateways) == 0 && !v.skips(SkipGateways) {
+		v.refuse(keys("gateways"), "missing; write at least one, see pollux.example.yaml")
+	}
+	for _, name := range sorted(c.Gateways) {
+		g, at := c.Gateways[name], path{"gateways", name}
+		v.token(at)
+		v.gateway(c, at, &g)
+		v.classMap(at.child("classes"), g.Classes, c)
+		for _, policy := range sorted(g.Policies) {
+			if _, ok := c.Policies[policy]; !ok {
+				v.refuse([]path{at.child("policies", policy)}, "no policy is named so, and nothing can differ from it; write one of %s",
+					strings.Join(sorted(c.Policies), ", "))
+			}
+		}
+		c.Gateways[name] = g
+	}
+}
+
+func (v *verifier) gateway(c *Config, at path, g *Gateway) {
+	v.betweenAt(at.child("workers"), g.Workers, 1, 10_000)
+	if need := c.Consumer.HoldBudget + g.Workers; c.Consumer.MaxAckPending < need {
+		v.refuse([]path{key("consumer.max_ack_pending"), key("consumer.hold_budget"), at.child("workers")},
+			"max_ack_pending (%d) is below hold_budget (%d) and the workers of %s (%d) together: held polls would keep fresh ones from being delivered; write at least %d",
+			c.Consumer.MaxAckPending, c.Consumer.HoldBudget, at[1], g.Workers, need)
+	}
+}
+
+// policies checks each policy once, wherever it is used from, and what it has to do with the rest.
+func (v *verifier) policies(c *Config) {
+	for _, name := range sorted(c.Policies) {
+		v.policy(c, resolved{c.Policies[name].named(name), path{"policies", name}})
+	}
+	for _, gateway := range sorted(c.Gateways) {
+		own := c.Gateways[gateway].Policies
+		for _, name := range sorted(own) {
+			if _, ok := c.Policies[name]; ok {
+				v.policy(c, resolved{own[name].named(name), path{"gateways", gateway, "policies", name}})
+			}
+		}
+	}
+}
+
+func (v *verifier) policy(c *Config, r resolved) {
+	var blamed []path
+	for _, message := range messages(r.policy.Validate()) {
+		at, what := blame(r.at, message)
+		v.refuse([]path{at}, "%s", what)
+		blamed = append(blamed, at)
+	}
+	v.settle(blamed...)
+	if sum := r.policy.HoldLimit + c.Consumer.Lease; sum > StreamMaxAge {
+		v.refuse([]path{r.at.child("hold_limit"), key("consumer.lease")},
+			"hold_limit (%s) and consumer.lease (%s) together are longer than the broker keeps a poll (%s); write less",
+			formatDuration(r.policy.HoldLimit), formatDuration(c.Consumer.Lease), formatDuration(StreamMaxAge))
+	}
+}
+
+// messages are the single messages of joined errors.
+func messages(err error) []string {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case interface{ Unwrap() []error }:
+		var all []string
+		for _, one := range e.Unwrap() {
+			all = append(all, messages(one)...)
+		}
+		return all
+	}
+	return []string{err.Error()}
+}
+
+// blame finds the key below a section that a message begins with, and what is left to say of it: "pending: base 0s: …" is about
+// pending.base, "hold_limit 6m: …" about hold_limit.
+func blame(at path, message string) (path, string) {
+	s := root.at(at)
+	for {
+		word, rest := message, ""
+		if i := strings.IndexAny(message, " :[,"); i >= 0 {
+			word, rest = message[:i], message[i:]
+		}
+		below := s.below(word)
+		if below == nil || !s.section() {
+			return at, message
+		}
+		at, s = at.child(word), below
+		switch {
+		case strings.HasPrefix(rest, ": "):
+			message = rest[2:]
+		case len(rest) > 1 && rest[0] == ' ' && (rest[1] >= '0' && rest[1] <= '9' || strings.HasPrefix(rest, " ±")):
+			return at, rest[1:]
+		default:
+			return at, message
+		}
+	}
+}
+
+func (v *verifier) between(name string, n, low, high int) { v.betweenAt(key(name), n, low, high) }
+
+func (v *verifier) betweenAt(at path, n, low, high int) {
+	if n < low || n > high {
+		v.refuse([]path{at}, "%d; write %d to %d", n, low, high)
+		v.settle(at)
+	}
+}
+
+func (v *verifier) within(name string, d, low, high time.Duration) {
+	if d < low || d > high {
+		v.refuse(keys(name), "%s; write %s to %s", formatDuration(d), formatDuration(low), formatDuration(high))
+		v.settle(key(name))
+	}
+}
