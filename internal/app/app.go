@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pollux/internal/config"
-	"pollux/internal/telemetry"
 )
 
 // The exit codes of every command.
@@ -92,10 +91,4 @@ func instance(service string) string {
 		host = "unknown"
 	}
 	return fmt.Sprintf("%s@%.40s#%s", service, host, uuid.NewString()[:8])
-}
-
-// observe builds what a service is seen by.
-func observe(ctx context.Context, cfg config.Config, service string) (*telemetry.Telemetry, error) {
-	c := cfg.TelemetryConfig(service, Version(), instance(service))
-	return telemetry.New(ctx, c, os.Stderr)
 }

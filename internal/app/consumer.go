@@ -8,11 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/consumer"
 	"pollux/internal/postgres"
-	"pollux/internal/redelivery"
 	"pollux/internal/telemetry"
 )
 
@@ -37,7 +35,7 @@ func ConsumerCommand() *cobra.Command {
 
 // Consumer works off the queues of all configured gateways until ctx ends.
 func Consumer(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) (err error) {
-	gateways, err := cfg.Adapters()
+	gateways, err := adapters(cfg)
 	if err != nil {
 		return err
 	}
@@ -56,39 +54,32 @@ func Consumer(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) 
 	}
 	defer conn.Close()
 	tel.Health.Register("database", 2*time.Second, record.Ping)
-	tel.Health.Register("broker", 2*time.Second, conn.Ready)
+	tel.Health.Register("broker", 2*time.Second, ready(conn))
 
-	recorder := consumer.NewRecorder(cfg.RecorderConfig(instance("consumer")), record, tel.Metrics, tel.Log)
+	for _, q := range queues(cfg) {
+		if err := consumerConfig(cfg, q).Validate(); err != nil {
+			return err
+		}
+	}
+	recorder := consumer.NewRecorder(recorderConfig(cfg), record, tel.Metrics, tel.Log)
 	defer recorder.Close()
 	g, ctx := errgroup.WithContext(ctx)
-	for name, gw := range gateways {
-		for _, lane := range cfg.Consumer.Lanes {
-			c := cfg.ConsumerConfig(name, lane)
-			if err := c.Validate(); err != nil {
-				return err
-			}
-			source, err := conn.Subscribe(ctx, broker.SubscribeConfig{Gateway: name, Lane: lane, AckWait: cfg.Consumer.AckWait,
-				MaxAckPending: cfg.Consumer.MaxAckPending, Prefetch: c.Workers})
-			if err != nil {
-				return errors.Join(err, g.Wait())
-			}
-			policy := func(class string) redelivery.Policy { return cfg.Policy(name, class) }
-			worker := consumer.New(c, source, gw, record, recorder, policy, tel.Metrics, tracer{tel.Tracing}, tel.Log)
-			g.Go(func() error { return worker.Run(ctx) })
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for _, q := range queues(cfg) {
+		source, err := conn.Subscribe(ctx, subscription(cfg, q))
+		if err != nil {
+			stop()
+			return errors.Join(err, g.Wait())
 		}
+		worker := consumer.New(consumerConfig(cfg, q), source, gateways[q.Gateway], record, recorder, cfg.PolicyOf(q.Gateway), tel.Metrics, tel.Tracing, tel.Log)
+		g.Go(func() error { return worker.Run(ctx) })
 	}
 	tel.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
 	return g.Wait()
 }
 
-// tracer is telemetry's tracing as the consumer wants it.
-type tracer struct{ *telemetry.Tracing }
-
-func (tracer) TraceParent(ctx context.Context, fallback string) string {
-	return telemetry.TraceParent(ctx, fallback)
-}
-
 var (
-	_ consumer.Tracer  = tracer{}
+	_ consumer.Tracer  = (*telemetry.Tracing)(nil)
 	_ consumer.Metrics = (*telemetry.Metrics)(nil)
 )

@@ -22,7 +22,7 @@ func RelayCommand() *cobra.Command {
 		Short: "Publishes due polls and events from PostgreSQL to JetStream",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipSecrets | config.SkipGateways})
+			cfg, err := config.Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipGateways})
 			if err != nil {
 				return err
 			}
@@ -45,14 +45,14 @@ func Relay(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) err
 		return err
 	}
 	defer closeAll()
-	tel.Log.InfoContext(ctx, "relay starts", "queues", len(cfg.Gateways)*len(cfg.Consumer.Lanes), "every", cfg.Relay.Every)
+	tel.Log.InfoContext(ctx, "relay starts", "queues", len(queues(cfg)), "every", cfg.Relay.Every)
 	return relay.Run(ctx)
 }
 
 func relayOnce(cmd *cobra.Command, cfg config.Config) error {
 	ctx := cmd.Context()
 	cfg.Telemetry.Listen = ""
-	tel, err := observe(ctx, cfg, "outbox-relay")
+	tel, err := telemetry.New(ctx, TelemetryConfig(cfg, "outbox-relay"), cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -83,14 +83,14 @@ func openRelay(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry)
 		return nil, nil, err
 	}
 	tel.Health.Register("database", 2*time.Second, record.Check)
-	tel.Health.Register("broker", 2*time.Second, conn.Ready)
-	relay := outbox.New(cfg.RelayConfig(instance("outbox-relay")), record, conn, tel.Metrics, tel.Log)
+	tel.Health.Register("broker", 2*time.Second, ready(conn))
+	relay := outbox.New(relayConfig(cfg), record, conn, tel.Metrics, tel.Log)
 	return relay, func() { conn.Close(); pool.Close() }, nil
 }
 
 // connect opens the broker and checks that its streams are as they were declared.
 func connect(ctx context.Context, cfg config.Config, name string, tel *telemetry.Telemetry) (*broker.Conn, error) {
-	conn, err := broker.Connect(ctx, cfg.BrokerConfig(name), tel.Log)
+	conn, err := broker.Connect(ctx, brokerConfig(cfg, name), tel.Log)
 	if err != nil {
 		return nil, err
 	}

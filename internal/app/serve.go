@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -19,7 +20,7 @@ type Service func(ctx context.Context, cfg config.Config, tel *telemetry.Telemet
 
 // serve runs a service with its telemetry, which lives longer than it: the drain can be watched.
 func serve(ctx context.Context, cfg config.Config, name string, service Service) error {
-	tel, err := observe(ctx, cfg, name)
+	tel, err := telemetry.New(ctx, TelemetryConfig(cfg, name), os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -45,8 +46,8 @@ func serve(ctx context.Context, cfg config.Config, name string, service Service)
 	return errors.Join(err, g.Wait())
 }
 
-// await asks until a dependency is there and as it must be. What no waiting mends (another schema, other streams) is an error at once; what
-// is only away is waited for, since an orchestrator starts everything at the same time.
+// await asks until a dependency is there and as it must be, since an orchestrator starts everything at the same time. Each failure says what to
+// run. A schema that this build does not fit is an error at once: no waiting mends it.
 func await(ctx context.Context, tel *telemetry.Telemetry, what string, ask func(context.Context) error) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
@@ -54,11 +55,21 @@ func await(ctx context.Context, tel *telemetry.Telemetry, what string, ask func(
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		err := ask(ctx)
-		if errors.Is(err, postgres.ErrSchema) || errors.Is(err, broker.ErrStreams) {
+		if errors.Is(err, postgres.ErrSchema) {
 			return backoff.Permanent(err)
 		}
 		return err
 	}, backoff.WithContext(b, ctx), func(err error, d time.Duration) {
 		tel.Log.WarnContext(ctx, "waiting for a dependency", "dependency", what, "error", err, "retry_in", d)
 	})
+}
+
+// ready asks whether the broker is connected.
+func ready(conn *broker.Conn) func(context.Context) error {
+	return func(context.Context) error {
+		if !conn.Connected() {
+			return broker.ErrNotConnected
+		}
+		return nil
+	}
 }

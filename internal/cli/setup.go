@@ -107,7 +107,7 @@ func streamsCommand() *cobra.Command {
 			Use: "diff", Short: "Shows what differs, field by field; exit code 3 when something does", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return withBroker(cmd, func(conn *broker.Conn) error {
-					diffs, err := conn.Diff(cmd.Context(), broker.StreamOptions{Replicas: replicas})
+					diffs, err := conn.Diff(cmd.Context(), broker.Options{Replicas: replicas})
 					if err != nil {
 						return err
 					}
@@ -122,7 +122,7 @@ func streamsCommand() *cobra.Command {
 			Use: "apply", Short: "Creates missing streams and changes those that differ, where that loses nothing", Args: cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return withBroker(cmd, func(conn *broker.Conn) error {
-					done, err := conn.Apply(cmd.Context(), broker.StreamOptions{Replicas: replicas})
+					done, err := conn.Apply(cmd.Context(), broker.Options{Replicas: replicas})
 					if err != nil {
 						return err
 					}
@@ -139,9 +139,13 @@ func printDifferences(w io.Writer, diffs []broker.Difference) {
 		row(w, "nothing differs")
 		return
 	}
-	row(w, "STREAM", "FIELD", "IS", "DECLARED")
+	row(w, "STREAM", "CONSUMER", "FIELD", "IS", "DECLARED", "")
 	for _, d := range diffs {
-		row(w, d.Object, d.Field, d.Is, d.Declared)
+		field := d.Field
+		if field == "" {
+			field = "(missing)"
+		}
+		row(w, d.Stream, d.Consumer, field, d.Have, d.Want, d.Blocked)
 	}
 }
 

@@ -57,8 +57,8 @@ type closer struct {
 }
 
 // open starts everything. What it started it stops again when a later part does not start.
-func open(ctx context.Context, o Options, say func(string, ...any)) (w *world, err error) {
-	w = &world{options: o, stopServices: func() {}}
+func open(ctx context.Context, o Options, say func(string, ...any)) (_ *world, err error) {
+	w := &world{options: o, stopServices: func() {}}
 	defer func() {
 		if err != nil {
 			w.close(func(string, ...any) {})
@@ -127,23 +127,46 @@ func (w *world) configure(context.Context, func(string, ...any)) error {
 	if err := errors.Join(os.WriteFile(file, pollux.ExampleConfig, 0o600), os.WriteFile(key, []byte(gatewaysim.DefaultAPIKey), 0o600)); err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
-	dsn, natsURL := filepath.Join(w.dir, "database.url"), filepath.Join(w.dir, "nats.url")
-	if err := errors.Join(os.WriteFile(dsn, []byte(w.dsn), 0o600), os.WriteFile(natsURL, []byte(w.natsURL), 0o600)); err != nil {
+	dsn := filepath.Join(w.dir, "database.url")
+	if err := os.WriteFile(dsn, []byte(w.dsn), 0o600); err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
-	set := []string{
-		"database.url=file:" + dsn,
-		"nats.url=file:" + natsURL,
+	set := append(demoPolicy(),
+		"database.url=file:"+dsn,
+		"nats.urls="+w.natsURL,
 		"telemetry.listen=127.0.0.1:0",
-		"gateways." + Gateway + ".httpjson.url=" + w.sim.URL() + "/v1/payments/{reference}",
-		"gateways." + Gateway + ".httpjson.auth.bearer=file:" + key,
-	}
+		"relay.watch=1s",
+		"gateways."+Gateway+".httpjson.url="+w.sim.URL()+"/v1/payments/{reference}",
+		"gateways."+Gateway+".httpjson.auth.token=file:"+key,
+		"gateways."+Gateway+".httpjson.timeout=2s",
+		"gateways."+Gateway+".httpjson.connect_timeout=1s",
+		"gateways."+Gateway+".httpjson.tls_timeout=1s",
+	)
 	if !w.options.Verbose {
 		set = append(set, "log.level=error")
 	}
 	var err error
 	w.cfg, err = config.Load(config.Options{File: file, Environ: []string{}, Set: slices.Concat(set, w.options.Set)})
 	return err
+}
+
+// demoPolicy is a policy that waits seconds where a real one waits minutes, for people who look on.
+func demoPolicy() []string {
+	policy, class := "policies."+Class+".", "classes."+Class+"="
+	return []string{
+		class + Class,
+		policy + "pending.list=500ms,1s,2s",
+		policy + "pending.jitter=20%",
+		policy + "error.base=250ms",
+		policy + "error.cap=3s",
+		policy + "error.jitter=equal",
+		policy + "max_attempts=20",
+		policy + "max_failures=20",
+		policy + "window=90s",
+		policy + "not_found_grace=5s",
+		policy + "unauthorized_delay=1s",
+		policy + "max_retry_after=10s",
+	}
 }
 
 // prepare migrates the schema, applies the streams and opens what the launcher itself looks at them with.
@@ -164,7 +187,7 @@ func (w *world) prepare(ctx context.Context, _ func(string, ...any)) error {
 		return err
 	}
 	w.onClose("broker connection", func(context.Context) error { w.conn.Close(); return nil })
-	_, err = w.conn.Apply(ctx, broker.StreamOptions{})
+	_, err = w.conn.Apply(ctx, broker.Options{})
 	return err
 }
 

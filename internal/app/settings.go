@@ -1,0 +1,102 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"pollux/internal/broker"
+	"pollux/internal/config"
+	"pollux/internal/consumer"
+	"pollux/internal/outbox"
+	"pollux/internal/telemetry"
+)
+
+// TelemetryConfig is how a service with this configuration is seen.
+func TelemetryConfig(c config.Config, service string) telemetry.Config {
+	return telemetry.Config{
+		Service: service, Version: Version(), Instance: instance(service),
+		LogFormat: c.Log.Format, LogLevel: slog.Level(c.Log.Level),
+		Listen: c.Telemetry.Listen, PprofListen: c.Telemetry.PprofListen,
+		OTLPEndpoint: c.Telemetry.OTLPEndpoint, TraceRatio: c.Telemetry.TraceRatio.Ratio(),
+		Gateways: gatewayNames(c), Classes: classNames(c), MaxGateways: c.Telemetry.MaxGateways,
+	}
+}
+
+// Dial opens the broker without looking at its streams.
+func Dial(ctx context.Context, c config.Config, name string) (*broker.Conn, error) {
+	return broker.Connect(ctx, brokerConfig(c, name), slog.New(slog.DiscardHandler))
+}
+
+func brokerConfig(c config.Config, name string) broker.Config {
+	n := c.NATS
+	password := broker.Secret("") // one in a file is read again at each connection
+	if n.Password.File() == "" {
+		password = broker.Secret(n.Password.Reveal())
+	}
+	return broker.Config{
+		URLs: n.URLs, Name: name,
+		CredentialsFile: n.CredentialsFile, NKeyFile: n.NKeyFile, User: n.User, Password: password, PasswordFile: n.Password.File(),
+		CAFile: n.CAFile, CertFile: n.CertFile, KeyFile: n.KeyFile, InboxPrefix: n.InboxPrefix,
+		PublishTimeout: c.Relay.PublishTimeout, MaxOutstanding: n.MaxOutstanding, BatchThreshold: n.BatchThreshold,
+	}
+}
+
+func relayConfig(c config.Config) outbox.Config {
+	r := c.Relay
+	return outbox.Config{
+		Owner: instance("outbox-relay"), Queues: queues(c),
+		Every: r.Every, Batch: r.Batch, InFlight: r.InFlight, Lease: r.Lease, Backlog: r.Backlog,
+		PublishTimeout: r.PublishTimeout, Retry: r.Retry, Watch: r.Watch,
+	}
+}
+
+func recorderConfig(c config.Config) consumer.RecorderConfig {
+	r := c.Consumer.Record
+	return consumer.RecorderConfig{
+		Worker: instance("consumer"), Lease: c.Consumer.Lease,
+		Batch: r.Batch, Linger: r.Linger, Writers: r.Writers, Patience: r.Patience,
+	}
+}
+
+func consumerConfig(c config.Config, q outbox.Queue) consumer.Config {
+	return consumer.Config{
+		Gateway: q.Gateway, Lane: q.Lane, Workers: c.Gateways[q.Gateway].Workers,
+		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: c.Consumer.HoldBudget, Drain: c.Consumer.Drain,
+	}
+}
+
+func subscription(c config.Config, q outbox.Queue) broker.SubscribeConfig {
+	return broker.SubscribeConfig{
+		Queue: q, AckWait: c.Consumer.AckWait, MaxAckPending: c.Consumer.MaxAckPending, Prefetch: c.Gateways[q.Gateway].Workers,
+	}
+}
+
+// queues are the queues of the configured gateways, in a fixed order.
+func queues(c config.Config) []outbox.Queue {
+	var all []outbox.Queue
+	for _, name := range gatewayNames(c) {
+		for _, lane := range c.Consumer.Lanes {
+			all = append(all, outbox.Queue{Gateway: name, Lane: lane})
+		}
+	}
+	return all
+}
+
+func gatewayNames(c config.Config) []string {
+	names := make([]string, 0, len(c.Gateways))
+	for name := range c.Gateways {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func classNames(c config.Config) []string {
+	names := make([]string, 0, len(c.Classes))
+	for name := range c.Classes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
