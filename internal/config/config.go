@@ -7,6 +7,8 @@ package config
 
 import (
 	"time"
+
+	"pollux/internal/gateway/httpjson"
 )
 
 // DefaultFile is the file that is read when none is named, if there is one.
@@ -126,4 +128,13 @@ type Gateway struct {
 	Workers  int               `koanf:"workers"`  // Polls of one lane that one process has in hand at once.
 	Classes  map[string]string `koanf:"classes"`  // Classes that have another policy at this gateway.
 	Policies map[string]Policy `koanf:"policies"` // Policies that are different at this gateway: what is not said here is as in the policy of that name.
+	HTTPJSON *httpjson.Config  `koanf:"httpjson"` // For `adapter: httpjson`: how to ask the gateway and how to read its answers. See [gateways/httpjson.md](gateways/httpjson.md).
+}
+
+// Timeout is for all of one call to the gateway.
+func (g Gateway) Timeout() time.Duration {
+	if g.HTTPJSON == nil {
+		return 0
+	}
+	return g.HTTPJSON.Timeout
 }

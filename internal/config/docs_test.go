@@ -89,7 +89,7 @@ func defaultOf(t *testing.T, name string) reflect.Value {
 	case "policies":
 		return reflect.ValueOf(standardPolicy())
 	case "gateways":
-		return reflect.ValueOf(defaultGateway())
+		return reflect.ValueOf(completeGateway())
 	}
 	v := reflect.ValueOf(Default())
 	for f, value := range v.Fields() {
@@ -107,22 +107,23 @@ func rows(t *testing.T, b *strings.Builder, prefix string, v reflect.Value) {
 		s := schemaOf(f.Type)
 		switch {
 		case s.section():
-			if value.Kind() == reflect.Pointer {
-				value = reflect.New(value.Type().Elem()).Elem()
-			}
+			value = reflect.Indirect(value)
 			fmt.Fprintf(b, "| `%s` | section | | %s |\n", key, comment(t, f.owner, f.Name))
 			rows(t, b, key+".", value)
 		default:
 			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", key, typeName(s), shown(value), comment(t, f.owner, f.Name))
 		}
-		if s.kind == sequence && s.elem.section() {
-			rows(t, b, key+"[].", reflect.New(s.elem.typ).Elem())
+		if s.elem.section() && s.elem.typ != reflect.TypeFor[Policy]() {
+			rows(t, b, key+".NAME.", reflect.New(s.elem.typ).Elem())
 		}
 	}
 }
 
 // shown is a default as it would be written in the file.
 func shown(v reflect.Value) string {
+	if v = reflect.Indirect(v); !v.IsValid() {
+		return ""
+	}
 	if v.IsZero() && v.Kind() != reflect.Int && v.Kind() != reflect.Bool {
 		return ""
 	}

@@ -19,7 +19,8 @@ database:
 nats:
   urls: [nats://127.0.0.1:4222]
 gateways:
-  acme: {}
+  acme:
+    httpjson: {url: "https://acme.example/v1/payments/{reference}", pointers: {status: /status}, statuses: {paid: succeeded}}
 `
 
 // file writes a configuration and returns its name.

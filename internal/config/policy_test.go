@@ -104,7 +104,7 @@ classes: {night: night}
 func TestGatewayOverridesPoliciesAndClasses(t *testing.T) {
 	c := mustLoad(t, Options{File: file(t, enough+`
   zenith:
-
+    httpjson: {url: "https://zenith.example/{reference}", pointers: {status: /s}, statuses: {ok: succeeded}}
     policies:
       standard: {max_failures: 7, error: {cap: 2s}}
     classes: {gold: high_value}

@@ -84,7 +84,7 @@ func keysOf(t reflect.Type) []keyField {
 }
 
 // section reports whether the names below s are fixed.
-func (s *schema) section() bool { return s.fields != nil }
+func (s *schema) section() bool { return s != nil && s.fields != nil }
 
 // unmarshals reports whether the values of s read their text themselves.
 func (s *schema) unmarshals() bool { return reflect.PointerTo(s.typ).Implements(unmarshaler) }
@@ -116,7 +116,7 @@ func suggest(root, s *schema, name string) string {
 	plain := spelling(name)
 	best, distance := "", max(2, len(plain)/3)+1
 	for _, known := range s.names {
-		if d := edits(plain, spelling(known)); d < distance {
+		if d := edits(plain, spelling(known), distance); d < distance {
 			best, distance = known, d
 		}
 	}
@@ -145,12 +145,16 @@ func find(s *schema, p path, plain string) []path {
 }
 
 // spelling takes what people vary out of a name: ackWait, ack-wait and ACK_WAIT are ack_wait.
-func spelling(name string) string {
-	return strings.ToLower(strings.NewReplacer("_", "", "-", "", " ", "").Replace(name))
-}
+func spelling(name string) string { return strings.ToLower(unvaried.Replace(name)) }
 
-// edits is the number of insertions, deletions, replacements and swaps of neighbours that turn a into b.
-func edits(a, b string) int {
+var unvaried = strings.NewReplacer("_", "", "-", "", " ", "")
+
+// edits is the number of insertions, deletions, replacements and swaps of neighbours that turn a into b, or some number of at least enough
+// when it takes so many.
+func edits(a, b string, enough int) int {
+	if d := max(len(a), len(b)) - min(len(a), len(b)); d >= enough {
+		return d
+	}
 	before, last := []int(nil), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j

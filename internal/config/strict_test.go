@@ -50,7 +50,6 @@ func TestEveryMistakeIsRefusedWithItsPlaceAndWhatToWrite(t *testing.T) {
 		{"lease not above ack_wait", `consumer: {lease: 30s}`, `consumer.lease: consumer.lease (30s) is not longer than consumer.ack_wait (1m): the relay would publish a poll anew that is still being worked on; write a longer lease`},
 		{"relay's lease not above ack_wait", `relay: {lease: 50s}`, `relay.lease: relay.lease (50s) is not longer than consumer.ack_wait (1m): the relay would publish a poll anew that is still being worked on; write a longer lease`},
 		{"lease not above publishing", `relay: {lease: 2m, publish_timeout: 1m}`, `relay.lease: relay.lease (2m) is not more than twice relay.publish_timeout (1m), so that a batch would be claimed again while it is published; write a longer lease`},
-		{"linger of seconds", `consumer: {ack_wait: 9s, record: {linger: 1s, patience: 5s}}`, `consumer.record.linger: record.linger (1s) is more than a tenth of ack_wait (9s); write a few milliseconds`},
 		{"too few pending", `consumer: {max_ack_pending: 20063}`, `consumer.max_ack_pending: max_ack_pending (20063) is below hold_budget (20000) and the workers of acme (64) together: held polls would keep fresh ones from being delivered; write at least 20064`},
 		{"cap below base", `policies: {standard: {error: {base: 2s, cap: 1s}}}`, `policies.standard.error.cap: 1s is below base 2s`},
 		{"base without cap", `policies: {standard: {pending: {base: 2s}}}`, `policies.standard.pending.cap: 0s is below base 2s`},
@@ -81,6 +80,10 @@ consumer: {lease: 6m}
 	want := fmt.Sprintf("pollux.yaml:%d: policies.standard.hold_limit: hold_limit (5m) and consumer.lease (6m) together are longer than the broker keeps a poll (10m); write less",
 		strings.Count(enough, "\n")+2)
 	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	got = problems(t, Options{File: file(t, enough), Set: []string{"consumer.record.linger=1s", "consumer.ack_wait=9s", "gateways.acme.httpjson.timeout=5s"}})
+	if want := "the program: consumer.record.linger: record.linger (1s) is more than a tenth of ack_wait (9s); write a few milliseconds"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	got = problems(t, Options{File: file(t, enough), Environ: []string{"POLLUX_CONSUMER__ACK_WAIT=6m"}})

@@ -92,6 +92,7 @@ func TestSharesCarryTheirUnit(t *testing.T) {
 }
 
 func TestEditsIsADistance(t *testing.T) {
+	edits := func(a, b string) int { return edits(a, b, 1000) }
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringOfN(rapid.RuneFrom([]rune("abc")), 0, 8, -1)
 		a, b := word.Draw(t, "a"), word.Draw(t, "b")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"pollux/internal/gateway/httpjson"
 	"pollux/internal/message"
 	"pollux/internal/secret"
 )
@@ -366,6 +367,66 @@ func (v *verifier) gateway(c *Config, at path, g *Gateway) {
 			"max_ack_pending (%d) is below hold_budget (%d) and the workers of %s (%d) together: held polls would keep fresh ones from being delivered; write at least %d",
 			c.Consumer.MaxAckPending, c.Consumer.HoldBudget, at[1], g.Workers, need)
 	}
+	switch {
+	case g.Adapter != "httpjson":
+		v.refuse([]path{at.child("adapter")}, "%.64q is not an adapter; write httpjson", g.Adapter)
+		return
+	case g.HTTPJSON == nil && v.bad[at.child("httpjson").String()]:
+		return
+	case g.HTTPJSON == nil:
+		g.HTTPJSON = &httpjson.Config{}
+	}
+	v.httpJSON(c, at, g)
+	v.timeout(c, at, g.Timeout())
+}
+
+// httpJSON completes the section of an adapter and lets the adapter check it.
+func (v *verifier) httpJSON(c *Config, at path, g *Gateway) {
+	section := at.child("httpjson")
+	if g.HTTPJSON.MaxInFlight == 0 { // a call that waits for a connection spends its timeout
+		g.HTTPJSON.MaxInFlight = min(g.Workers*max(len(c.Consumer.Lanes), 1), 10_000)
+	}
+	g.HTTPJSON.Name = at[1]
+	*g.HTTPJSON = g.HTTPJSON.WithDefaults()
+	if g.HTTPJSON.MaxInFlight < g.Workers {
+		v.refuse([]path{section.child("max_in_flight"), at.child("workers")},
+			"max_in_flight (%d) is below workers (%d), so that polls would wait for a connection within their timeout; write fewer workers",
+			g.HTTPJSON.MaxInFlight, g.Workers)
+	}
+	if v.skips(SkipGateways) {
+		return
+	}
+	var blamed []path
+	for _, message := range messages(g.HTTPJSON.Validate()) {
+		key, what := blame(section, message)
+		if v.skips(skipSecrets) && readsFile(key) {
+			continue
+		}
+		v.refuse([]path{key}, "%s", what)
+		blamed = append(blamed, key)
+	}
+	v.settle(blamed...)
+}
+
+// readsFile reports whether the value of a key is the content of a file or variable, which may be on another machine.
+func readsFile(key path) bool {
+	s := root.at(key)
+	return s != nil && s.typ == secretType || strings.HasSuffix(key[len(key)-1], "_file")
+}
+
+// timeout compares the timeout of a gateway with what must be longer.
+func (v *verifier) timeout(c *Config, at path, timeout time.Duration) {
+	section := at.child("httpjson", "timeout")
+	if timeout >= c.Consumer.AckWait {
+		v.refuse([]path{section, key("consumer.ack_wait")},
+			"the timeout of %s (%s) is not below consumer.ack_wait (%s): the broker would deliver a poll again that is still being asked; write a shorter timeout or a longer ack_wait",
+			at[1], formatDuration(timeout), formatDuration(c.Consumer.AckWait))
+	}
+	if timeout > c.Consumer.Drain {
+		v.refuse([]path{section, key("consumer.drain")},
+			"the timeout of %s (%s) is above consumer.drain (%s): a shutdown would cut calls off that would have answered; write a shorter timeout or a longer drain",
+			at[1], formatDuration(timeout), formatDuration(c.Consumer.Drain))
+	}
 }
 
 // policies checks each policy once, wherever it is used from, and what it has to do with the rest.
@@ -414,19 +475,22 @@ func messages(err error) []string {
 }
 
 // blame finds the key below a section that a message begins with, and what is left to say of it: "pending: base 0s: …" is about
-// pending.base, "hold_limit 6m: …" about hold_limit.
+// pending.base, "hold_limit 6m: …" about hold_limit, "auth.hmac.sign: …" about that.
 func blame(at path, message string) (path, string) {
 	s := root.at(at)
 	for {
-		word, rest := message, ""
+		words, rest := message, ""
 		if i := strings.IndexAny(message, " :[,"); i >= 0 {
-			word, rest = message[:i], message[i:]
+			words, rest = message[:i], message[i:]
 		}
-		below := s.below(word)
-		if below == nil || !s.section() {
-			return at, message
+		key, below := at, s
+		for name := range strings.SplitSeq(words, ".") {
+			if below = below.below(name); below == nil {
+				return at, message
+			}
+			key = key.child(name)
 		}
-		at, s = at.child(word), below
+		at, s = key, below
 		switch {
 		case strings.HasPrefix(rest, ": "):
 			message = rest[2:]

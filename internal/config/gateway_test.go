@@ -1,0 +1,128 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// set are overrides of the gateway of enough.
+func set(overrides ...string) []string {
+	for i, s := range overrides {
+		overrides[i] = "gateways.acme." + s
+	}
+	return overrides
+}
+
+func TestGatewaysMistakesAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  []string
+		want string
+	}{
+		{"unknown adapter", set("adapter=soap"), `gateways.acme.adapter: "soap" is not an adapter; write httpjson`},
+		{"no workers", set("workers=0"), `gateways.acme.workers: 0; write 1 to 10000`},
+		{"timeout above drain", set("httpjson.timeout=26s"), `gateways.acme.httpjson.timeout: the timeout of acme (26s) is above consumer.drain (25s)`},
+		{"fewer connections than workers", set("httpjson.max_in_flight=8"), `gateways.acme.httpjson.max_in_flight: max_in_flight (8) is below workers (64)`},
+		{"what the adapter refuses", set("httpjson.url=ftp://acme.example/{reference}"), `gateways.acme.httpjson.url: `},
+		{"deep inside the adapter", set("httpjson.auth.kind=hmac", "httpjson.auth.hmac.hash=md5"), `gateways.acme.httpjson.auth.`},
+		{"unknown key of the adapter", set("httpjson.time_out=1s"), `gateways.acme.httpjson.time_out: unknown key; did you mean timeout?`},
+		{"unknown key in its depth", set("httpjson.auth.tokn=env:X"), `gateways.acme.httpjson.auth.tokn: unknown key; did you mean token?`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := problems(t, Options{File: file(t, enough), Set: c.set}); !strings.Contains(got, "the program: "+c.want) {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+	got := problems(t, Options{File: file(t, enough+"consumer: {ack_wait: 9s}\n")})
+	if want := "pollux.yaml:9: consumer.ack_wait: the timeout of acme (10s) is not below consumer.ack_wait (9s)"; !strings.HasPrefix(got, want) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestGatewayHasAConnectionForEachWorkerOfEachLane(t *testing.T) {
+	c := mustLoad(t, Options{File: file(t, enough), Set: append(set("workers=10"), "consumer.lanes=high,low")})
+	if got := c.Gateways["acme"].HTTPJSON.MaxInFlight; got != 20 {
+		t.Errorf("%d connections, want 20", got)
+	}
+	c = mustLoad(t, Options{File: file(t, enough), Set: set("workers=10", "httpjson.max_in_flight=10")})
+	if got := c.Gateways["acme"].HTTPJSON.MaxInFlight; got != 10 {
+		t.Errorf("%d connections, 10 were asked for", got)
+	}
+}
+
+func TestGatewayHasItsDefaultsWrittenOut(t *testing.T) {
+	c := mustLoad(t, Options{File: file(t, enough), Set: set("httpjson.timeout=2s")})
+	g := c.Gateways["acme"]
+	if g.Adapter != "httpjson" || g.Workers != 64 || g.HTTPJSON.Name != "acme" || g.HTTPJSON.Method != "GET" || g.Timeout() != 2*time.Second ||
+		g.HTTPJSON.ConnectTimeout != 2*time.Second {
+		t.Errorf("gateway %+v", g)
+	}
+}
+
+func TestSecretsOfGatewaysAreReadAndShownByTheirNames(t *testing.T) {
+	const token, header = "swordfish", "marlin"
+	name := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(name, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("ACME_HEADER", header)
+	c := mustLoad(t, Options{File: file(t, strings.Replace(enough, "httpjson: {",
+		`httpjson: {auth: {kind: bearer, token: "file:`+name+`"}, secret_headers: {X-Api-Key: "env:ACME_HEADER"}, `, 1))})
+	h := c.Gateways["acme"].HTTPJSON
+	if h.Auth.Token.Reveal() != token || h.SecretHeaders["X-Api-Key"].Reveal() != header {
+		t.Errorf("token %q, header %q", h.Auth.Token.Reveal(), h.SecretHeaders["X-Api-Key"].Reveal())
+	}
+	shown := fmt.Sprintf("%v %+v %#v %#v", c, c.Gateways, c.Gateways, *h) + c.String()
+	if strings.Contains(shown, token) || strings.Contains(shown, header) {
+		t.Error("a secret is shown")
+	}
+	printed, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"token: file:" + name, "X-Api-Key: env:ACME_HEADER"} {
+		if !strings.Contains(string(printed), want) {
+			t.Errorf("%s is not in\n%s", want, printed)
+		}
+	}
+	again := mustLoad(t, Options{File: file(t, string(printed))})
+	if got := again.Gateways["acme"].HTTPJSON.Auth.Token.Reveal(); got != token {
+		t.Errorf("token %q when loaded again", got)
+	}
+}
+
+func TestSecretsOfGatewaysAreNamedAndThere(t *testing.T) {
+	for _, c := range []struct{ token, want string }{
+		{inlineSecret, "a secret is named, never written out"},
+		{"file:/nowhere/token", "/nowhere/token"},
+		{"env:POLLUX_TEST_NOT_SET", "POLLUX_TEST_NOT_SET: not set"},
+	} {
+		o := Options{File: file(t, enough), Set: set("httpjson.auth.kind=bearer", "httpjson.auth.token="+c.token)}
+		got := problems(t, o)
+		if !strings.HasPrefix(got, "the program: gateways.acme.httpjson.auth.token: ") || !strings.Contains(got, c.want) || strings.Contains(got, inlineSecret) {
+			t.Errorf("%s: %s", c.token, got)
+		}
+		if strings.Contains(got, "\n") {
+			t.Errorf("said twice: %s", got)
+		}
+	}
+}
+
+func TestSecretsOfGatewaysAreNotReadByWhoeverDoesNotAskThem(t *testing.T) {
+	content := strings.Replace(enough, "httpjson: {", "httpjson: {auth: {kind: hmac, key: file:/nowhere/key, "+
+		`hmac: {sign: "{method}{timestamp}", key_encoding: hex, headers: {X-Signature: "{signature}"}}}, client_cert_file: /nowhere/cert, client_key: file:/nowhere/client, `, 1)
+	if got := problems(t, Options{File: file(t, content), Skip: SkipGateways}); got != "" {
+		t.Errorf("a relay is told: %s", got)
+	}
+	if got, err := Check(file(t, content)); err != nil || len(got) != 0 {
+		t.Errorf("Check says %v %v", got, err)
+	}
+	if got := problems(t, Options{File: file(t, content)}); !strings.Contains(got, "/nowhere/key") || !strings.Contains(got, "/nowhere/client") {
+		t.Errorf("a consumer is told: %s", got)
+	}
+}
