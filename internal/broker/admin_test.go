@@ -11,7 +11,6 @@ import (
 	"pollux/internal/broker"
 	"pollux/internal/message"
 	"pollux/internal/natstest"
-	"pollux/internal/outbox"
 	"pollux/streams"
 )
 
@@ -164,19 +163,18 @@ func TestApplyRefusesALimitThatWouldThrowMessagesAway(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.Start(t, natstest.Options{InProcess: true})
 		c := connect(t, s)
-		reconfigure(t, s, message.StreamEvents, func(c *jetstream.StreamConfig) { c.MaxAge = 365 * 24 * time.Hour })
-		event := outbox.Message{Subject: "payments.resolved.stripe.succeeded", ID: "e"}
-		mustPublish(t, c, []outbox.Message{event})
-		time.Sleep(6 * 24 * time.Hour)
+		reconfigure(t, s, message.StreamPoll, func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour })
+		mustPublish(t, c, polls("p", 1))
+		time.Sleep(9 * time.Minute)
 		if ds := diff(t, c, broker.Options{}); len(ds) != 1 || ds[0].Blocked != "" {
-			t.Errorf("after six days: %v, want a change that can be applied", ds)
+			t.Errorf("after nine minutes: %v, want a change that can be applied", ds)
 		}
-		time.Sleep(2 * 24 * time.Hour)
+		time.Sleep(2 * time.Minute)
 		_, err := c.Apply(t.Context(), broker.Options{})
-		if err == nil || !strings.Contains(err.Error(), "max_age is 8760h0m0s, wanted 168h0m0s") || !strings.Contains(err.Error(), "throw away") {
-			t.Errorf("after eight days: %v, want a refusal", err)
+		if err == nil || !strings.Contains(err.Error(), "max_age is 1h0m0s, wanted 10m0s") || !strings.Contains(err.Error(), "throw away") {
+			t.Errorf("after eleven minutes: %v, want a refusal", err)
 		}
-		if n := stream(t, s, message.StreamEvents).CachedInfo().State.Msgs; n != 1 {
+		if n := stream(t, s, message.StreamPoll).CachedInfo().State.Msgs; n != 1 {
 			t.Errorf("%d messages, want 1", n)
 		}
 	})

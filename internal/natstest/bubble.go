@@ -1,6 +1,7 @@
 package natstest
 
 import (
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,19 @@ func Bubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	ats.Register()
 	defer ats.Unregister()
+	emptyPools()
+	defer emptyPools()
 	present := time.Now().Round(0).Add(time.Second)
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // last of all: goroutines of a stopped server that sleep a little longer end
 		time.Sleep(time.Until(present))
 		f(t)
 	})
+}
+
+// emptyPools empties every sync.Pool, which takes two collections. nats.go keeps timers in one, and a timer of a bubble used outside of it, or
+// in another one, ends the program.
+func emptyPools() {
+	runtime.GC()
+	runtime.GC()
 }

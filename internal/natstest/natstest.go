@@ -43,9 +43,20 @@ func New(t testing.TB) *Server {
 // Start starts a server.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
-	srv, err := natsembed.Start(natsembed.Options{
+	s := On(t, natsembed.Options{
 		StoreDir: t.TempDir(), InProcess: o.InProcess, SyncAlways: o.SyncAlways, Configure: o.Configure,
 	})
+	s.memory = o.Memory
+	if !o.NoStreams {
+		s.ApplyStreams()
+	}
+	return s
+}
+
+// On starts a server on a store that exists, as it is.
+func On(t testing.TB, o natsembed.Options) *Server {
+	t.Helper()
+	srv, err := natsembed.Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +65,7 @@ func Start(t testing.TB, o Options) *Server {
 			t.Error(err)
 		}
 	})
-	s := &Server{Server: srv, t: t, memory: o.Memory}
-	if !o.NoStreams {
-		s.ApplyStreams()
-	}
-	return s
+	return &Server{Server: srv, t: t}
 }
 
 // Connect opens a plain connection that ends with the test. It reconnects quickly and for ever.
