@@ -19,6 +19,8 @@ func show(cmd *cobra.Command, w *world) error {
 	if err := w.sim.SetScenario(w.options.Scenario); err != nil { // its windows count from here
 		return err
 	}
+	w.startServices()
+	w.introduce(func(format string, a ...any) { fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", a...) })
 	g, ctx := errgroup.WithContext(cmd.Context())
 	g.Go(func() error { return w.track(ctx) })
 	g.Go(func() error { return w.board(ctx, cmd.OutOrStdout()) })

@@ -28,6 +28,8 @@ type Summary struct {
 	Wrong        int     `json:"wrong_status"`   // another status than the gateway's book has
 	Seconds      float64 `json:"seconds"`        // from the first payment tracked to the last one settled
 	PerSecond    float64 `json:"payments_per_second"`
+	Working      float64 `json:"working_seconds"` // from the first poll to the last payment settled
+	Resolving    float64 `json:"resolved_per_second"`
 	Finality50   float64 `json:"time_to_finality_p50_seconds"`
 	Finality99   float64 `json:"time_to_finality_p99_seconds"`
 	Lateness50   float64 `json:"retry_lateness_p50_seconds"`
@@ -66,6 +68,9 @@ func (w *world) check(ctx context.Context) (Summary, error) {
 	s.Seconds = q.Span.Seconds()
 	if s.Seconds > 0 {
 		s.PerSecond = float64(s.Tracked) / s.Seconds
+	}
+	if s.Working = q.Working.Seconds(); s.Working > 0 {
+		s.Resolving = float64(s.Tracked) / s.Working
 	}
 	s.Finality50, s.Finality99 = q.Finality50.Seconds(), q.Finality99.Seconds()
 	s.Lateness50, s.Lateness99 = q.Lateness50.Seconds(), q.Lateness99.Seconds()
@@ -125,6 +130,7 @@ func (s Summary) print(out io.Writer) error {
 	line("gateway calls", s.GatewayCalls)
 	line("seconds", fmt.Sprintf("%.2f", s.Seconds))
 	line("payments a second", fmt.Sprintf("%.0f", s.PerSecond))
+	line("resolved a second, from the first poll", fmt.Sprintf("%.0f", s.Resolving))
 	line("time to finality p50, p99", fmt.Sprintf("%.3f s, %.3f s", s.Finality50, s.Finality99))
 	line("lateness of retries p50, p99", fmt.Sprintf("%.3f s, %.3f s", s.Lateness50, s.Lateness99))
 	return w.Flush()

@@ -23,6 +23,8 @@ type Options struct {
 	Seed        uint64
 	Consumers   int
 	Once        bool
+	Preload     bool
+	Latency     time.Duration // of the gateway; below 0 means the scenario's
 	Output      string
 	DatabaseURL string
 	NATSURL     string
@@ -52,6 +54,8 @@ exits with 1 if one was lost, was finished twice or has a wrong status.`,
 	f.Uint64Var(&o.Seed, "seed", 1, "of everything random at the gateway")
 	f.IntVar(&o.Consumers, "consumers", 2, "consumers that share the work")
 	f.BoolVar(&o.Once, "once", false, "track, wait, check, end")
+	f.BoolVar(&o.Preload, "preload", false, "with --once: track all payments before the relay and the consumers start")
+	f.DurationVar(&o.Latency, "latency", -1, "of each answer of the gateway, instead of the scenario's; every payment is then final at its first poll")
 	f.StringVarP(&o.Output, "output", "o", "table", "table, or json: with --once one JSON object on standard output")
 	f.StringVar(&o.DatabaseURL, "database-url", "", "a PostgreSQL that exists, instead of a private one; the schema pollux is migrated in it")
 	f.StringVar(&o.NATSURL, "nats-url", "", "a NATS that exists, instead of an embedded one; the streams are created in it")
@@ -137,11 +141,19 @@ func once(cmd *cobra.Command, w *world) error {
 
 // settle runs the whole course of a run with --once.
 func (w *world) settle(ctx context.Context) (Summary, error) {
+	if w.options.Preload {
+		if err := w.track(ctx); err != nil {
+			return Summary{}, err
+		}
+	}
 	if err := w.sim.SetScenario(w.options.Scenario); err != nil { // its windows count from here
 		return Summary{}, err
 	}
-	if err := w.track(ctx); err != nil {
-		return Summary{}, err
+	w.startServices()
+	if !w.options.Preload {
+		if err := w.track(ctx); err != nil {
+			return Summary{}, err
+		}
 	}
 	if err := w.awaitSettled(ctx); err != nil {
 		return Summary{}, err

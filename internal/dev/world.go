@@ -73,8 +73,6 @@ func open(ctx context.Context, o Options, say func(string, ...any)) (_ *world, e
 			return nil, err
 		}
 	}
-	w.startServices()
-	w.introduce(say)
 	return w, nil
 }
 
@@ -113,12 +111,22 @@ func (w *world) startBroker(context.Context, func(string, ...any)) error {
 }
 
 func (w *world) startGateway(context.Context, func(string, ...any)) error {
-	w.sim = gatewaysim.New(gatewaysim.Config{Seed: w.options.Seed, Scenario: w.options.Scenario})
+	w.sim = gatewaysim.New(gatewaysim.Config{Seed: w.options.Seed, Scenario: w.options.Scenario, Adjust: w.adjust})
 	if err := w.sim.Start("127.0.0.1:0"); err != nil {
 		return err
 	}
 	w.onClose("gateway", func(context.Context) error { return w.sim.Close() })
 	return nil
+}
+
+// adjust gives the gateway the latency that was asked for. One that is asked for at all is for measuring: payments are then final at the
+// first poll, so that polls and payments are the same number.
+func (w *world) adjust(c gatewaysim.Conditions) gatewaysim.Conditions {
+	if w.options.Latency >= 0 {
+		c.Latency, c.Jitter = w.options.Latency, 0
+		c.Mix.MinPending, c.Mix.MaxPending = 0, 0
+	}
+	return c
 }
 
 // configure reads the example configuration and changes in it what is different here.
@@ -210,9 +218,6 @@ func (w *world) startServices() {
 
 // introduce says where everything is.
 func (w *world) introduce(say func(string, ...any)) {
-	if w.options.Once {
-		return
-	}
 	say("database  psql '%s'", w.dsn)
 	say("NATS      nats --server %s stream ls", w.natsURL)
 	say("gateway   curl %s/sim/stats   (scenario %s)", w.sim.URL(), w.options.Scenario)

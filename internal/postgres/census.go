@@ -85,11 +85,12 @@ type Quantiles struct {
 	Lateness50, Lateness99 time.Duration // of polls after the first: how long after they were due they began
 	First50, First99       time.Duration // the same of first polls
 	Span                   time.Duration // from the first payment tracked to the last one settled
+	Working                time.Duration // from the first poll to the last payment settled
 }
 
 // Measure computes the quantiles of payments whose id is from or above, over those that were settled within the last window (0: over all).
 func Measure(ctx context.Context, pool *pgxpool.Pool, from payment.ID, window time.Duration) (Quantiles, error) {
-	var f50, f99, l50, l99, a50, a99, span float64
+	var f50, f99, l50, l99, a50, a99, span, working float64
 	err := pool.QueryRow(ctx, `
 		with finals as (
 		  select extract(epoch from status_updated_at - created_at)::float8 as took, created_at, status_updated_at
@@ -102,6 +103,9 @@ func Measure(ctx context.Context, pool *pgxpool.Pool, from payment.ID, window ti
 		  from pollux.poll_attempts a
 		  where a.payment_id >= $1
 		    and ($2::bigint = 0 or a.at >= now() - $2::bigint * interval '1 microsecond')
+		), settled as (
+		  select greatest((select max(status_updated_at) from pollux.payments where id >= $1 and status <> 'pending'),
+		    (select max(died_at) from pollux.dead_letters where payment_id >= $1)) as at
 		)
 		select
 		  coalesce((select percentile_disc(0.5) within group (order by took) from finals), 0),
@@ -110,11 +114,11 @@ func Measure(ctx context.Context, pool *pgxpool.Pool, from payment.ID, window ti
 		  coalesce((select percentile_disc(0.99) within group (order by late) from polls where not first), 0),
 		  coalesce((select percentile_disc(0.5) within group (order by late) from polls where first), 0),
 		  coalesce((select percentile_disc(0.99) within group (order by late) from polls where first), 0),
-		  coalesce((select extract(epoch from greatest(max(status_updated_at), (select max(died_at) from pollux.dead_letters where payment_id >= $1)) - min(created_at))::float8
-		    from pollux.payments where id >= $1), 0)`,
-		int64(from), window.Microseconds()).Scan(&f50, &f99, &l50, &l99, &a50, &a99, &span)
+		  coalesce((select extract(epoch from settled.at - (select min(created_at) from pollux.payments where id >= $1))::float8 from settled), 0),
+		  coalesce((select extract(epoch from settled.at - (select min(at) from pollux.poll_attempts where payment_id >= $1))::float8 from settled), 0)`,
+		int64(from), window.Microseconds()).Scan(&f50, &f99, &l50, &l99, &a50, &a99, &span, &working)
 	d := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-	return Quantiles{d(f50), d(f99), d(l50), d(l99), d(a50), d(a99), d(span)}, describe("measuring", err)
+	return Quantiles{d(f50), d(f99), d(l50), d(l99), d(a50), d(a99), d(span), d(working)}, describe("measuring", err)
 }
 
 // Standing is where one payment stands, for a check against the gateway's own book.
