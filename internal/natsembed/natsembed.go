@@ -93,6 +93,9 @@ func (s *Server) Resume() error {
 	if s.srv != nil {
 		return nil
 	}
+	if err := s.portFree(); err != nil {
+		return err
+	}
 	srv, err := server.NewServer(s.options())
 	if err != nil {
 		return fmt.Errorf("configuring the embedded NATS server: %w", err)
@@ -110,6 +113,18 @@ func (s *Server) Resume() error {
 		s.port = a.Port
 	}
 	return nil
+}
+
+// portFree is looked at beforehand: the server itself would wait for its port until the timeout.
+func (s *Server) portFree() error {
+	if s.port == 0 || s.opts.InProcess {
+		return nil
+	}
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.port))
+	if err != nil {
+		return fmt.Errorf("the port of the embedded NATS server: %w", err)
+	}
+	return l.Close()
 }
 
 // Pause stops the server and keeps its store.
