@@ -32,7 +32,10 @@ func show(cmd *cobra.Command, w *world) error {
 	return err
 }
 
-const boardHead = "tracked  pending  in flight  held  parked  dead  succeeded  failed  cancelled  expired  polls/s  finality p50  p99"
+const (
+	boardHead = "tracked  pending  in flight  held  parked  dead  succeeded  failed  cancelled  expired  polls/s  finality p50       p99"
+	boardLine = "%7d  %7d  %9d  %4d  %6d  %4d  %9d  %6d  %9d  %7d  %7.0f  %10.3f s  %6.3f s\n"
+)
 
 // board prints a line each second. On a terminal the last line stays where it is.
 func (w *world) board(ctx context.Context, out io.Writer) error {
@@ -63,7 +66,7 @@ func (w *world) board(ctx context.Context, out io.Writer) error {
 		if terminal(out) && lines > 1 {
 			fmt.Fprint(out, "\x1b[1A\x1b[2K") // up a line, and clear it
 		}
-		fmt.Fprintf(out, "%7d  %7d  %9d  %4d  %6d  %4d  %9d  %6d  %9d  %7d  %7.0f  %10.3f s  %.3f s\n",
+		fmt.Fprintf(out, boardLine,
 			c.Tracked, c.Pending(), c.InFlight, c.Held, c.Parked, c.Dead, c.ByStatus[payment.Succeeded], c.ByStatus[payment.Failed],
 			c.ByStatus[payment.Cancelled], c.ByStatus[payment.Expired], rate, q.Finality50.Seconds(), q.Finality99.Seconds())
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -38,6 +39,7 @@ type world struct {
 	options Options
 	dir     string
 	sim     *gatewaysim.Simulator
+	psql    string // how to call psql
 	dsn     string
 	natsURL string
 	cfg     config.Config
@@ -58,7 +60,7 @@ type closer struct {
 
 // open starts everything. What it started it stops again when a later part does not start.
 func open(ctx context.Context, o Options, say func(string, ...any)) (_ *world, err error) {
-	w := &world{options: o, stopServices: func() {}}
+	w := &world{options: o, psql: "psql", stopServices: func() {}}
 	defer func() {
 		if err != nil {
 			w.close(func(string, ...any) {})
@@ -93,6 +95,9 @@ func (w *world) startDatabase(ctx context.Context, say func(string, ...any)) err
 		return err
 	}
 	w.onClose("PostgreSQL", server.Stop)
+	if beside := filepath.Join(bin, "psql"); exists(beside) && !onPath("psql") {
+		w.psql = beside
+	}
 	w.dsn = server.DSN("postgres")
 	return nil
 }
@@ -218,7 +223,7 @@ func (w *world) startServices() {
 
 // introduce says where everything is.
 func (w *world) introduce(say func(string, ...any)) {
-	say("database  psql '%s'", w.dsn)
+	say("database  %s '%s'", w.psql, w.dsn)
 	say("NATS      nats --server %s stream ls", w.natsURL)
 	say("gateway   curl %s/sim/stats   (scenario %s)", w.sim.URL(), w.options.Scenario)
 	say("metrics   curl http://%s/metrics", w.tel.Addr())
@@ -245,4 +250,14 @@ func (w *world) close(say func(string, ...any)) {
 			slog.Warn("closing", "what", c.what, "error", err)
 		}
 	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+func onPath(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }
