@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -28,6 +29,9 @@ const (
 // ErrFindings is the error of a command that was done and found something that a person should see. It is not printed.
 var ErrFindings = errors.New("findings")
 
+// echo is how long after a signal the same one is taken for its echo: wrappers such as timeout(1) send it to the process and to its group.
+const echo = 300 * time.Millisecond
+
 // Main runs a command until it ends or is told to stop by SIGINT or SIGTERM, and returns the exit code. A second signal ends the process
 // at once.
 func Main(cmd *cobra.Command) int {
@@ -38,8 +42,12 @@ func Main(cmd *cobra.Command) int {
 	go func() {
 		s := <-signals
 		stop(fmt.Errorf("told to stop: %s", s))
-		<-signals
-		os.Exit(ExitFailed)
+		for again := time.Now().Add(echo); ; {
+			<-signals
+			if time.Now().After(again) {
+				os.Exit(ExitFailed)
+			}
+		}
 	}()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.Version = Version()
