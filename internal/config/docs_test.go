@@ -142,8 +142,6 @@ func shown(v reflect.Value) string {
 
 func typeName(s *schema) string {
 	switch {
-	case s.kind == sequence && s.elem.kind == mapping:
-		return "list of sections"
 	case s.kind == sequence:
 		return "list of " + typeName(s.elem) + "s"
 	case s.kind == mapping && s.elem.kind == scalar:

@@ -29,6 +29,9 @@ func TestGatewaysMistakesAreRefused(t *testing.T) {
 		{"fewer connections than workers", set("httpjson.max_in_flight=8"), `gateways.acme.httpjson.max_in_flight: max_in_flight (8) is below workers (64)`},
 		{"what the adapter refuses", set("httpjson.url=ftp://acme.example/{reference}"), `gateways.acme.httpjson.url: `},
 		{"deep inside the adapter", set("httpjson.auth.kind=hmac", "httpjson.auth.hmac.hash=md5"), `gateways.acme.httpjson.auth.`},
+		{"neither true nor false", set("httpjson.gzip=yes"), `gateways.acme.httpjson.gzip: write true or false`},
+		{"list with a wrong item", set("httpjson.not_found_statuses=404,gone"), `gateways.acme.httpjson.not_found_statuses[1]: write a whole number, such as 500`},
+		{"section in the place of a value", set("httpjson.url.scheme=https"), `gateways.acme.httpjson.url: a single value; this is a list or a section`},
 		{"unknown key of the adapter", set("httpjson.time_out=1s"), `gateways.acme.httpjson.time_out: unknown key; did you mean timeout?`},
 		{"unknown key in its depth", set("httpjson.auth.tokn=env:X"), `gateways.acme.httpjson.auth.tokn: unknown key; did you mean token?`},
 	} {

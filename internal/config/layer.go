@@ -84,14 +84,6 @@ func (c *checker) sequence(s *schema, p path, n *node) (any, bool) {
 		return nil, false
 	}
 	before := len(c.problems)
-	if s.elem.kind == mapping || s.elem.unmarshals() {
-		list := make([]any, 0, len(items))
-		for i, item := range items {
-			v, _ := c.value(s.elem, p.child(indexed(i)), item)
-			list = append(list, v)
-		}
-		return list, len(c.problems) == before
-	}
 	list := reflect.MakeSlice(s.typ, 0, len(items))
 	for i, item := range items {
 		if v, ok := c.value(s.elem, p.child(indexed(i)), item); ok {

@@ -33,12 +33,6 @@ func file(t testing.TB, content string) string {
 	return name
 }
 
-// load loads a file with nothing else.
-func load(t testing.TB, content string) (Config, error) {
-	t.Helper()
-	return Load(Options{File: file(t, content), Environ: []string{}})
-}
-
 func mustLoad(t testing.TB, o Options) Config {
 	t.Helper()
 	if o.Environ == nil {

@@ -42,7 +42,9 @@ func schemaOf(t reflect.Type) *schema {
 	case reflect.Map:
 		return &schema{kind: mapping, typ: t, elem: schemaOf(t.Elem())}
 	case reflect.Slice:
-		return &schema{kind: sequence, typ: t, elem: schemaOf(t.Elem())}
+		if elem := schemaOf(t.Elem()); elem.kind == scalar && !elem.unmarshals() {
+			return &schema{kind: sequence, typ: t, elem: elem}
+		}
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
 		return &schema{kind: scalar, typ: t}
 	}

@@ -17,10 +17,7 @@ const (
 	envFile    = envPrefix + "CONFIG"
 )
 
-// EnvName is the environment variable that overrides a key: relay.every is POLLUX_RELAY__EVERY. Names with anything but letters,
-// digits and _ have none.
-func EnvName(key string) string { return envName(strings.Split(key, ".")) }
-
+// envName is the environment variable that overrides a key: relay.every is POLLUX_RELAY__EVERY.
 func envName(p path) string { return envPrefix + strings.ToUpper(strings.Join(p, envNesting)) }
 
 // fromEnv reads the environment. A variable with the prefix and without nesting is not configuration: orchestrators put POLLUX_SERVICE_HOST and

@@ -185,10 +185,6 @@ func eachSecret(s *schema, p path, value any, fn func(path, string)) {
 				eachSecret(below, p.child(name), value[name], fn)
 			}
 		}
-	case []any:
-		for i, item := range value {
-			eachSecret(s.elem, p.child(indexed(i)), item, fn)
-		}
 	case string:
 		if s.typ == secretType {
 			fn(p, value)
