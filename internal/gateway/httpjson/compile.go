@@ -1,6 +1,7 @@
 package httpjson
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,7 +27,7 @@ type compiler struct {
 }
 
 func compile(c Config) (*Adapter, error) {
-	k := &compiler{c: c.WithDefaults(), a: new(Adapter)}
+	k := &compiler{c: c.WithDefaults(), a: &Adapter{name: cmp.Or(c.Name, "this gateway")}}
 	base := k.headers()
 	k.question()
 	k.client()

@@ -17,6 +17,7 @@ import (
 
 // Adapter asks one gateway. It is safe for concurrent use.
 type Adapter struct {
+	name     string
 	client   *httpclient.Client
 	method   string
 	url      template
@@ -58,7 +59,7 @@ func (a *Adapter) Timeout() time.Duration { return a.client.Timeout() }
 func (a *Adapter) Poll(ctx context.Context, q gateway.Query) gateway.Answer {
 	acct := a.account(q.Account)
 	if acct == nil {
-		return gateway.Answer{Class: gateway.Unauthorized, Message: fmt.Sprintf("no credentials for account %.128q: add it to accounts", q.Account)}
+		return gateway.Answer{Class: gateway.Unauthorized, Message: fmt.Sprintf("no credentials for account %.128q of %.64s: add it to accounts", q.Account, a.name)}
 	}
 	s, _ := a.scratch.Get().(*scratch)
 	if s == nil {
