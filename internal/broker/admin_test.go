@@ -165,11 +165,11 @@ func TestApplyRefusesALimitThatWouldThrowMessagesAway(t *testing.T) {
 		c := connect(t, s)
 		reconfigure(t, s, message.StreamPoll, func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour })
 		mustPublish(t, c, polls("p", 1))
-		time.Sleep(9 * time.Minute)
+		natstest.Pass(9 * time.Minute)
 		if ds := diff(t, c, broker.Options{}); len(ds) != 1 || ds[0].Blocked != "" {
 			t.Errorf("after nine minutes: %v, want a change that can be applied", ds)
 		}
-		time.Sleep(2 * time.Minute)
+		natstest.Pass(2 * time.Minute)
 		_, err := c.Apply(t.Context(), broker.Options{})
 		if err == nil || !strings.Contains(err.Error(), "max_age is 1h0m0s, wanted 10m0s") || !strings.Contains(err.Error(), "throw away") {
 			t.Errorf("after eleven minutes: %v, want a refusal", err)

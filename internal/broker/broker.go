@@ -42,6 +42,7 @@ type Conn struct {
 	closed chan struct{} // closed when nats.go has closed the connection for good
 
 	mu        sync.Mutex
+	closing   bool
 	forbidden forbidden       // the last subject that the server forbade us
 	paces     map[string]pace // by stream
 }
@@ -126,7 +127,9 @@ func (c *Conn) start() (err error) {
 func (c *Conn) handlers() []nats.Option {
 	return []nats.Option{
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			c.log.Warn("connection to NATS lost", "error", err)
+			if !c.isClosing() {
+				c.log.Warn("connection to NATS lost", "error", err)
+			}
 			c.acks.abandon(errConnectionLost)
 		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
@@ -135,6 +138,12 @@ func (c *Conn) handlers() []nats.Option {
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(c.asyncError),
 	}
+}
+
+func (c *Conn) isClosing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closing
 }
 
 var forbiddenPublish = regexp.MustCompile(`(?i)for publish to "([^"]*)"`)
@@ -187,6 +196,9 @@ func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 // Close lets what is under way finish, at most five seconds long, and closes the connection. Sources must be closed before. It may
 // be called again.
 func (c *Conn) Close() {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
 	if err := c.nc.Drain(); err != nil {
 		c.nc.Close()
 	}

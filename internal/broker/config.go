@@ -81,7 +81,7 @@ const (
 	defaultThreshold      = 64
 
 	pingInterval    = 10 * time.Second // a dead peer is noticed after two of them
-	connectTimeout  = 5 * time.Second  // for one server to greet us
+	connectTimeout  = 2 * time.Second  // for one server to greet us
 	reconnectWait   = 250 * time.Millisecond
 	reconnectJitter = 500 * time.Millisecond // a fleet that lost its server does not come back as one
 )

@@ -196,6 +196,21 @@ func TestSecretNeverShows(t *testing.T) {
 	}
 }
 
+func TestLostConnectionIsLoggedAndAClosedOneIsNot(t *testing.T) {
+	s := natstest.New(t)
+	c, log := connectLogged(t, s)
+	c.Close()
+	if strings.Contains(log.String(), "lost") {
+		t.Errorf("Close is logged as a loss: %s", log)
+	}
+	c, log = connectLogged(t, s)
+	s.MustRestart()
+	eventually(t, "loss and return are logged", func() bool {
+		return strings.Contains(log.String(), "connection to NATS lost") && strings.Contains(log.String(), "connected to NATS again")
+	})
+	mustPublish(t, c, polls("p", 1))
+}
+
 func TestCloseEndsTheConnectionAlsoWhenTheServerIsAway(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		srv, err := natsembed.Start(natsembed.Options{})

@@ -4,7 +4,7 @@ import "time"
 
 const (
 	// assumedBatch is what a batch is taken to cost until one was measured: the syncs of staging and storing it.
-	assumedBatch = 10 * time.Millisecond
+	assumedBatch = 20 * time.Millisecond
 	// paceMemory is for how long a measurement is believed.
 	paceMemory = time.Minute
 	// noBatchMemory is for how long a stream that does not take batches is not offered any.

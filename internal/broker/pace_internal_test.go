@@ -16,7 +16,7 @@ func TestBatchesAreTakenWhereTheyAreCheaper(t *testing.T) {
 		"never measured":                     {pace{}, 1000, false},
 		"server that syncs later":            {pace{message: 10 * time.Microsecond, messageAt: now}, 1000, false},
 		"server that syncs each":             {pace{message: 200 * time.Microsecond, messageAt: now}, 1000, true},
-		"server that syncs each, few":        {pace{message: 200 * time.Microsecond, messageAt: now}, 50, false},
+		"server that syncs each, few":        {pace{message: 200 * time.Microsecond, messageAt: now}, 64, false},
 		"more than one batch is as one":      {pace{message: 9 * time.Microsecond, messageAt: now}, 100_000, false},
 		"measured too long ago":              {pace{message: time.Millisecond, messageAt: ago(paceMemory)}, 1000, false},
 		"batches measured as dear":           {pace{message: 200 * time.Microsecond, messageAt: now, batch: time.Second, batchAt: now}, 1000, false},

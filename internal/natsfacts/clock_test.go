@@ -17,7 +17,7 @@ import (
 func inShiftedTime(t *testing.T, store string, now time.Time, f func(t *testing.T, w world)) {
 	t.Helper()
 	natstest.Bubble(t, func(t *testing.T) {
-		time.Sleep(time.Until(now))
+		natstest.Pass(time.Until(now))
 		srv := natstest.On(t, natsembed.Options{StoreDir: store, InProcess: true})
 		nc := srv.Connect()
 		js, err := jetstream.New(nc)

@@ -157,7 +157,7 @@ func TestChangedAckWaitShiftsDelaysThatRun(t *testing.T) {
 		w.publish(1)
 		m, start := w.next(c), time.Now()
 		w.must(m.NakWithDelay(2 * time.Second))
-		time.Sleep(100 * time.Millisecond)
+		natstest.Pass(100 * time.Millisecond)
 		c = w.consumer(func(c *jetstream.ConsumerConfig) { c.AckWait = 36 * time.Second })
 		w.next(c)
 		if got := time.Since(start); !near(got, 8*time.Second) {
@@ -209,14 +209,14 @@ func TestIDIsRememberedForTheDuplicateWindowAfterTheAckToo(t *testing.T) {
 		}
 		put()
 		w.must(w.next(c).Ack())
-		time.Sleep(100 * time.Second)
+		natstest.Pass(100 * time.Second)
 		if a := put(); !a.Duplicate || a.Sequence != 1 {
 			t.Errorf("published again within the window: %+v, want a duplicate of 1", a)
 		}
 		if !w.none(c, 10*time.Second) {
 			t.Error("a duplicate was delivered")
 		}
-		time.Sleep(5 * time.Minute)
+		natstest.Pass(5 * time.Minute)
 		if a := put(); a.Duplicate {
 			t.Errorf("a duplicate past the window of two minutes: %+v", a)
 		}
@@ -278,7 +278,7 @@ func TestConsumePrefetchesPastAckWaitAndStopLeavesWhatItHolds(t *testing.T) {
 		acked := map[string]bool{}
 		cc, err := c.Consume(func(m jetstream.Msg) {
 			calls++
-			time.Sleep(100 * time.Millisecond)
+			<-time.After(100 * time.Millisecond)
 			if m.Ack() == nil {
 				acked[string(m.Data())] = true
 			}
@@ -313,7 +313,7 @@ func TestConsumePrefetchesPastAckWaitAndStopLeavesWhatItHolds(t *testing.T) {
 		})
 		w.must(err)
 		<-begun
-		time.Sleep(time.Second)
+		natstest.Pass(time.Second)
 		cc.Stop()
 		close(block)
 		<-cc.Closed()
@@ -333,11 +333,11 @@ func TestConsumeEndsForGoodWhenItsConsumerIsDeleted(t *testing.T) {
 			}
 		})
 		w.must(err)
-		time.Sleep(time.Second)
+		natstest.Pass(time.Second)
 		w.must(w.js.DeleteConsumer(t.Context(), "FACTS", "c"))
 		w.consumer()
 		w.publish(1)
-		time.Sleep(time.Hour)
+		natstest.Pass(time.Hour)
 		if len(got) > 0 {
 			t.Error("Consume goes on after its consumer was deleted and made again: the source need not supervise it any more")
 		}
@@ -356,12 +356,12 @@ func TestConsumeTakesLongToFindAStreamThatWasLostAndMadeAgain(t *testing.T) {
 		})
 		w.must(err)
 		defer cc.Stop()
-		time.Sleep(time.Second)
+		natstest.Pass(time.Second)
 		w.srv.MustWipe()
 		for !w.nc.IsConnected() || w.nc.Flush() != nil {
-			time.Sleep(10 * time.Millisecond)
+			natstest.Pass(10 * time.Millisecond)
 		}
-		time.Sleep(time.Second) // its request finds nobody
+		natstest.Pass(time.Second) // its request finds nobody
 		w2 := newWorldOn(w)
 		w2.consumer()
 		w2.publish(1)
@@ -391,10 +391,10 @@ func TestHeldMessageSurvivesAKilledServer(t *testing.T) {
 		m, start := w.next(c), time.Now()
 		w.must(m.NakWithDelay(time.Minute))
 		w.must(w.nc.Flush())
-		time.Sleep(10 * time.Second)
+		natstest.Pass(10 * time.Second)
 		w.srv.MustCrash()
 		for w.nc.Flush() != nil {
-			time.Sleep(10 * time.Millisecond)
+			natstest.Pass(10 * time.Millisecond)
 		}
 		again := w.next(c)
 		if got := time.Since(start); got < 58*time.Second || got > 62*time.Second {
@@ -499,7 +499,7 @@ func TestDelayedMessagesFollowTheServersWallClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			image, present := t.TempDir(), time.Time{}
 			inVirtualTime(t, func(t *testing.T, w world) {
-				time.Sleep(2 * time.Hour)
+				natstest.Pass(2 * time.Hour)
 				c := w.consumer()
 				w.publish(1)
 				w.must(w.next(c).NakWithDelay(20 * time.Second))

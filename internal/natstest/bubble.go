@@ -30,6 +30,12 @@ func Bubble(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
+// Pass lets virtual time pass in a bubble, and then all that is due happen. Outside of one it panics: tests do not sleep.
+func Pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // emptyPools empties every sync.Pool, which takes two collections. nats.go keeps timers in one, and a timer of a bubble used outside of it, or
 // in another one, ends the program.
 func emptyPools() {
