@@ -1,6 +1,9 @@
 package breaker
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // ask decides whether somebody may call the gateway.
 func (x *step) ask() Verdict {
@@ -69,23 +72,31 @@ func (x *step) probe() Verdict {
 	if x.now < sh.RetryAt {
 		return refused(WhyProbing, sh.RetryAt)
 	}
-	free, taken, soonest := -1, 0, maxInstant
-	for i := range sh.Probes {
-		switch l := &sh.Probes[i]; {
-		case l.ID != 0 && x.now < l.Deadline:
-			taken++
+	taken := x.living()
+	if taken >= x.m.cfg.Probes {
+		soonest := maxInstant
+		for _, l := range sh.Probes[:taken] {
 			soonest = min(soonest, l.Deadline)
-		default:
-			free = i
 		}
-	}
-	if taken >= x.m.cfg.Probes || free < 0 {
 		return refused(WhyProbing, soonest)
 	}
 	id := max(x.lease, 1)
-	sh.Probes[free] = Lease{ID: id, Deadline: x.now.Add(x.m.cfg.ProbeDeadline)}
+	sh.Probes[taken] = Lease{ID: id, Deadline: x.now.Add(x.m.cfg.ProbeDeadline)}
 	x.wrote = true
 	return Verdict{Admitted: true, Call: Call{Generation: x.s.Local.Generation, Start: x.now, Lease: id}}
+}
+
+// living drops the leases whose deadline has passed and returns how many there are, all at the front.
+func (x *step) living() int {
+	probes, n := &x.s.Shared.Probes, 0
+	for _, l := range probes {
+		if l.ID != 0 && x.now < l.Deadline {
+			probes[n] = l
+			n++
+		}
+	}
+	clear(probes[n:])
+	return n
 }
 
 // finish takes the outcome of a call.
@@ -131,16 +142,16 @@ func (x *step) finishProbe(c Call, o Outcome, slow bool) {
 
 // giveBack frees the place of a probe and reports whether it still had it.
 func (x *step) giveBack(id uint64) bool {
-	probes := &x.s.Shared.Probes
-	for i := range probes {
-		if probes[i].ID == id {
-			held := x.now < probes[i].Deadline
-			probes[i] = Lease{}
-			x.wrote = true
-			return held
-		}
+	n := x.living()
+	probes := x.s.Shared.Probes[:n]
+	i := slices.IndexFunc(probes, func(l Lease) bool { return l.ID == id })
+	if i < 0 {
+		return false
 	}
-	return false
+	copy(probes[i:], probes[i+1:])
+	probes[n-1] = Lease{}
+	x.wrote = true
+	return true
 }
 
 // finishCall takes the outcome of a call that was admitted while closed, in this generation.

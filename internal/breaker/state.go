@@ -170,7 +170,7 @@ type Shared struct {
 	RetryAt   Instant          // no probe before
 	Trips     int              // openings without a full recovery between: the cooldown grows with them
 	Successes int              // of probes, while half-open
-	Probes    [MaxProbes]Lease // while half-open
+	Probes    [MaxProbes]Lease // while half-open; those there are stand in front
 	Step      int              // of the ramp, at StepAt
 	StepAt    Instant
 	Forced    Forced
