@@ -108,7 +108,9 @@ func (p *publication) singly(ctx context.Context, stream string, indexes []int) 
 			r.Err = verdict(stream, got.err)
 			continue
 		}
-		stored++
+		if !got.ack.Duplicate { // a duplicate is answered without touching the disk
+			stored++
+		}
 		r.Stream, r.Sequence, r.Duplicate = got.ack.Stream, got.ack.Sequence, got.ack.Duplicate
 	}
 	p.conn.tookSingly(stream, stored, time.Since(start))

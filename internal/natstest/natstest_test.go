@@ -51,6 +51,16 @@ func TestStoreSurvivesRestartAndCrashAndNotWipe(t *testing.T) {
 	}
 }
 
+func TestMemoryStoreIsLostWithARestart(t *testing.T) {
+	s := natstest.Start(t, natstest.Options{Memory: true})
+	publish(t, s.Connect())
+	s.MustRestart()
+	s.ApplyStreams()
+	if got := lastSequence(t, s.Connect()); got != 0 {
+		t.Errorf("after a restart the stream's last sequence is %d, want 0", got)
+	}
+}
+
 func TestDelayOfADayPassesExactlyInABubble(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.Start(t, natstest.Options{InProcess: true})
