@@ -97,7 +97,7 @@ func (c *Conn) Check(ctx context.Context) error {
 
 // Apply creates missing streams and changes what Diff finds, as far as a running system can bear it: it refuses what needs a stream or
 // consumer to be made anew and what would throw away messages, changes nothing at all in that case, and says what to do. What is as it should be is not
-// touched: a server forgets held messages when it is given even the same configuration again (nats-server#5526). It returns what it changed.
+// touched: a server forgets held messages when it is given even the same configuration again. It returns what it changed.
 func (c *Conn) Apply(ctx context.Context, o Options) ([]Difference, error) {
 	found, err := c.Diff(ctx, o)
 	if err != nil {
