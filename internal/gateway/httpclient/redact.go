@@ -114,11 +114,11 @@ func (r *Redactor) hide(s string, i int) (string, int) {
 			return "[secret]", i + len(x)
 		}
 	}
-	find := finders
+	all := finders
 	if r.names {
-		find = finders[:1]
+		all = finders[:1]
 	}
-	for _, find := range find {
+	for _, find := range all {
 		if shown, n := find(s, i); n > 0 {
 			return shown, r.extend(s, i, i+n)
 		}
@@ -163,7 +163,7 @@ func inURL(c byte) bool  { return c > ' ' && c < 0x7f && c != '"' && c != '\'' &
 
 // findURL leaves the scheme and the host of a URL.
 func findURL(s string, i int) (string, int) {
-	if s[i]|0x20 != 'h' {
+	if len(s)-i < len("http://") || !strings.EqualFold(s[i:i+4], "http") {
 		return "", 0
 	}
 	n := span(s, i, inURL)
@@ -202,24 +202,25 @@ func findDigits(s string, i int) (string, int) {
 	if n := span(s, i, digit); n >= 20 {
 		return "[digits]", n
 	}
-	var number []byte
-	card, end := false, i
-	for end < len(s) {
+	number, card, end := make([]byte, 0, 40), false, i
+	for card || len(number) < 20 {
 		n := span(s, end, digit)
-		if n == 0 {
+		number = append(number, s[end:end+min(n, 20)]...)
+		card = card || len(number) >= 13 && len(number) <= 19 && luhn(number)
+		if end += n; !grouped(s, end) {
 			break
 		}
-		number = append(number, s[end:min(end+n, end+20)]...)
-		end += n
-		card = card || len(number) >= 13 && len(number) <= 19 && luhn(number)
-		if end+1 < len(s) && (s[end] == ' ' || s[end] == '-') && digit(s[end+1]) {
-			end++
-		}
+		end++
 	}
 	if !card {
 		return "", 0
 	}
 	return "[card]", end - i // with the groups that follow: where the number ends is a guess
+}
+
+// grouped reports whether a separator and another group of digits stand at i.
+func grouped(s string, i int) bool {
+	return i+1 < len(s) && (s[i] == ' ' || s[i] == '-') && digit(s[i+1])
 }
 
 func luhn(number []byte) bool {

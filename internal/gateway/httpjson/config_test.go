@@ -198,7 +198,7 @@ func TestConfigIsFilledByItsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = dec.Decode(map[string]any{
-		"url": "https://a.example/{reference}", "timeout": 3 * time.Second, "allow_private": true, "propagate_trace": false, "not_found_statuses": []int{404},
+		"url": "https://a.example/{reference}", "timeout": 3 * time.Second, "allow_private": true, "propagate_trace": false, "not_found_statuses": []int{404}, "rate_limited_statuses": []int{},
 		"auth":     map[string]any{"kind": "basic", "user": "u", "password": secret.New("p"), "hmac": map[string]any{"hash": "sha512"}},
 		"accounts": map[string]any{"tr": map[string]any{"token": secret.New("t")}},
 		"pointers": map[string]any{"status": "/s"}, "statuses": map[string]any{"ok": "succeeded"}, "amount": map[string]any{"exponents": map[string]any{"ISK": 2}},
@@ -208,7 +208,8 @@ func TestConfigIsFilledByItsKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Timeout != 3*time.Second || !got.AllowPrivate || *got.PropagateTrace || got.Auth.User != "u" || got.Auth.Password.Reveal() != "p" || got.Auth.HMAC.Hash != "sha512" ||
-		got.Accounts["tr"].Token.Reveal() != "t" || got.Amount.Exponents["ISK"] != 2 || got.Success.IsNot[0] != "failure" || got.Pointers.Status != "/s" {
+		got.Accounts["tr"].Token.Reveal() != "t" || got.Amount.Exponents["ISK"] != 2 || got.Success.IsNot[0] != "failure" || got.Pointers.Status != "/s" ||
+		len(got.WithDefaults().RateLimitedStatuses) != 0 {
 		t.Errorf("got %+v", got)
 	}
 }
