@@ -97,39 +97,50 @@ func (s *Letters) polls(ctx context.Context, payment int64) ([]deadletter.Attemp
 	return polls, describe("reading attempts", err)
 }
 
-// Replay implements deadletter.Record. The job is locked before its letter changes, as everywhere.
+// replaySQL locks the dead jobs of open letters, in the order of their payments, and makes them due one gap after the other in the order
+// of the letters. Of two operators who replay the same letter one finds its job alive.
+const replaySQL = `
+	with chosen as materialized (
+	  select min(i.ord) as ord, d.id, d.payment_id
+	  from unnest($1::bigint[]) with ordinality as i(id, ord)
+	  join pollux.dead_letters d on d.id = i.id
+	  where d.state = 'open'
+	  group by d.id
+	), dead as materialized (
+	  select j.payment_id
+	  from pollux.poll_jobs j
+	  where j.payment_id = any (array(select payment_id from chosen))
+	    and j.state = 'dead'
+	  order by j.payment_id
+	  for update
+	), place as materialized (
+	  select c.id, c.payment_id, (row_number() over (order by c.ord) - 1) * $3::bigint + $2::bigint as delay
+	  from chosen c
+	  where c.payment_id in (select payment_id from dead)
+	), alive as (
+	  update pollux.poll_jobs j
+	  set state = 'scheduled',
+	      next_poll_at = now() + p.delay * interval '1 microsecond',
+	      window_started_at = now() + p.delay * interval '1 microsecond',
+	      attempts = 0, failures = 0, not_founds = 0, last_delay_ms = 0,
+	      replays = j.replays + 1, revision = j.revision + 1, updated_at = now()
+	  from place p
+	  where j.payment_id = p.payment_id
+	  returning p.id
+	)
+	update pollux.dead_letters l
+	set state = 'replaying'
+	from alive a
+	where l.id = a.id
+	  and l.state = 'open'
+	returning l.id`
+
+// Replay implements deadletter.Record.
 func (s *Letters) Replay(ctx context.Context, ids []int64, first, gap time.Duration) (deadletter.Outcome, error) {
 	var o deadletter.Outcome
 	err := again(ctx, s.pool, func(tx pgx.Tx) error {
 		o = deadletter.Outcome{}
-		rows, err := tx.Query(ctx, `
-			with chosen as materialized (
-			  select i.ord, d.id, d.payment_id
-			  from unnest($1::bigint[]) with ordinality as i(id, ord)
-			  join pollux.dead_letters d on d.id = i.id
-			  where d.state = 'open'
-			), dead as materialized (
-			  select c.id, j.payment_id, row_number() over (order by c.ord) - 1 as place
-			  from chosen c
-			  join pollux.poll_jobs j on j.payment_id = c.payment_id
-			  where j.state = 'dead'
-			), alive as (
-			  update pollux.poll_jobs j
-			  set state = 'scheduled',
-			      next_poll_at = now() + ($2::bigint + d.place * $3::bigint) * interval '1 microsecond',
-			      window_started_at = now() + ($2::bigint + d.place * $3::bigint) * interval '1 microsecond',
-			      attempts = 0, failures = 0, last_delay_ms = 0, replays = j.replays + 1, revision = j.revision + 1, updated_at = now()
-			  from dead d
-			  where j.payment_id = d.payment_id
-			    and j.state = 'dead'
-			  returning d.id
-			)
-			update pollux.dead_letters l
-			set state = 'replaying'
-			from alive a
-			where l.id = a.id
-			  and l.state = 'open'
-			returning l.id`, ids, first.Microseconds(), gap.Microseconds())
+		rows, err := tx.Query(ctx, replaySQL, ids, first.Microseconds(), gap.Microseconds())
 		if err != nil {
 			return err
 		}

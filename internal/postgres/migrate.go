@@ -140,10 +140,10 @@ func migrating(ctx context.Context, url string, fn func(*goose.Provider) error) 
 
 // makeSchema makes the schema in which goose keeps its version. Two at once may both find it missing.
 func makeSchema(ctx context.Context, db *sql.DB) error {
-	const make = `create schema if not exists pollux`
-	if _, err := db.ExecContext(ctx, make); err == nil {
+	const schema = `create schema if not exists pollux`
+	if _, err := db.ExecContext(ctx, schema); err == nil {
 		return nil
 	}
-	_, err := db.ExecContext(ctx, make)
+	_, err := db.ExecContext(ctx, schema)
 	return err
 }

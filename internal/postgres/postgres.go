@@ -21,8 +21,9 @@ type Options struct {
 	URL      string // postgres://…; may carry a password, so it never reaches an error or a log
 	MaxConns int    // at most so many connections; 0 means 4
 	Name     string // application_name, for pg_stat_activity
-	// Indexed pins every plan to indexes and nested loops. It is for the processes whose every statement finds rows by
-	// key: a plan made while the tables were small must not scan them when they have grown.
+	// Indexed pins every plan to indexes and nested loops, and makes it once. It is for the processes whose every statement
+	// finds rows by key: a plan made while the tables were small must not scan them when they have grown. It sets
+	// parameters of the session, so a pooler between must pass them on and keep a session for a client.
 	Indexed bool
 }
 
@@ -43,7 +44,7 @@ func Open(o Options) (*pgxpool.Pool, error) {
 	p["idle_in_transaction_session_timeout"] = "60s"
 	if o.Indexed {
 		p["enable_seqscan"], p["enable_hashjoin"], p["enable_mergejoin"] = "off", "off", "off"
-		p["jit"] = "off"
+		p["jit"], p["plan_cache_mode"] = "off", "force_generic_plan"
 	}
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
@@ -72,7 +73,8 @@ func Transient(err error) bool {
 	return errors.As(err, &network) || pgconn.SafeToRetry(err)
 }
 
-// describe returns an error that says what the database said without what was in the rows: the server's DETAIL carries them.
+// describe says what was being done. What was in the rows stays out of the string: the server puts it into the DETAIL of its
+// errors, which they do not print.
 func describe(doing string, err error) error {
 	if err == nil {
 		return nil

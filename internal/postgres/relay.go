@@ -13,6 +13,7 @@ import (
 
 	"pollux/internal/message"
 	"pollux/internal/outbox"
+	"pollux/internal/payment"
 	"pollux/internal/redelivery"
 )
 
@@ -21,6 +22,8 @@ type Relay struct {
 	pool         *pgxpool.Pool
 	keepEvents   time.Duration
 	keepAttempts time.Duration
+	jobs         horizon[outbox.Queue]
+	events       horizon[struct{}]
 }
 
 var _ outbox.Record = (*Relay)(nil)
@@ -30,95 +33,158 @@ func NewRelay(pool *pgxpool.Pool, keepEvents, keepAttempts time.Duration) *Relay
 	return &Relay{pool: pool, keepEvents: keepEvents, keepAttempts: keepAttempts}
 }
 
-// Claim implements outbox.Record. Each queue is one short walk from the front of its part of the index; the claim moves the
-// rows' claimable time behind the lease, so the next claim does not meet them.
+// claimSQL walks each queue from its front in its part of the index and leases what is due. The claim moves the rows' claimable time
+// behind the lease, so the next claim does not meet them. The outer join makes one row that says what time it is when there is nothing to claim.
+const claimSQL = `
+	with due as materialized (
+	  select j.payment_id, j.claimable_at
+	  from unnest($1::text[], $2::text[], $3::int[], $4::timestamptz[]) as room(gateway, lane, n, front)
+	  cross join lateral (
+	    select payment_id, claimable_at
+	    from pollux.poll_jobs
+	    where gateway = room.gateway
+	      and lane = room.lane
+	      and claimable_at >= room.front
+	      and claimable_at <= now()
+	    order by claimable_at
+	    limit room.n
+	    for update skip locked
+	  ) j
+	  limit $5
+	), claimed as (
+	  update pollux.poll_jobs j
+	  set state = 'in_flight',
+	      locked_until = now() + $6::bigint * interval '1 microsecond',
+	      locked_by = $7,
+	      lock_token = gen_random_uuid(),
+	      updated_at = now()
+	  from due
+	  join pollux.payments p on p.id = due.payment_id
+	  where j.payment_id = due.payment_id
+	  returning j.payment_id, j.gateway, j.lane, j.lock_token::text, j.revision, j.next_poll_at, p.traceparent, due.claimable_at
+	)
+	select now(), c.*
+	from (values (1)) as one
+	left join claimed c on true`
+
+// Claim implements outbox.Record.
 func (r *Relay) Claim(ctx context.Context, rooms []outbox.Room, limit int, owner string, lease time.Duration) ([]outbox.Job, error) {
-	gateways, lanes, n := make([]string, len(rooms)), make([]string, len(rooms)), make([]int32, len(rooms))
+	queues, gateways, lanes, n := make([]outbox.Queue, len(rooms)), make([]string, len(rooms)), make([]string, len(rooms)), make([]int32, len(rooms))
 	for i, room := range rooms {
-		gateways[i], lanes[i], n[i] = room.Gateway, room.Lane, int32(max(room.N, 0))
+		queues[i], gateways[i], lanes[i], n[i] = room.Queue, room.Gateway, room.Lane, int32(max(room.N, 0))
 	}
-	rows, err := r.pool.Query(ctx, `
-		with due as materialized (
-		  select j.payment_id
-		  from unnest($1::text[], $2::text[], $3::int[]) as room(gateway, lane, n)
-		  cross join lateral (
-		    select payment_id
-		    from pollux.poll_jobs
-		    where gateway = room.gateway
-		      and lane = room.lane
-		      and claimable_at <= now()
-		    order by claimable_at
-		    limit room.n
-		    for update skip locked
-		  ) j
-		  limit $6
-		)
-		update pollux.poll_jobs j
-		set state = 'in_flight',
-		    locked_until = now() + $4::bigint * interval '1 microsecond',
-		    locked_by = $5,
-		    lock_token = gen_random_uuid(),
-		    updated_at = now()
-		from due
-		join pollux.payments p on p.id = due.payment_id
-		where j.payment_id = due.payment_id
-		returning j.payment_id, j.gateway, j.lane, j.lock_token::text, j.revision, j.next_poll_at, p.traceparent, now()`,
-		gateways, lanes, n, lease.Microseconds(), owner, limit)
+	fronts, sweep := r.jobs.begin(queues)
+	began := time.Now()
+	rows, err := r.pool.Query(ctx, claimSQL, gateways, lanes, n, fronts, limit, lease.Microseconds(), owner)
 	if err != nil {
 		return nil, describe("claiming due jobs", err)
 	}
-	jobs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (outbox.Job, error) {
-		var j outbox.Job
-		var trace *string
-		var now time.Time
-		err := row.Scan(&j.Payment, &j.Gateway, &j.Lane, &j.Token, &j.Revision, &j.DueAt, &trace, &now)
+	claimed, err := readClaim(rows)
+	if err != nil {
+		return nil, describe("claiming due jobs", err)
+	}
+	if sweep {
+		r.jobs.end(time.Since(began))
+	}
+	for _, room := range rooms {
+		if at, walked := claimed.reached(room, limit); walked {
+			r.jobs.reached(room.Queue, at)
+		}
+	}
+	slices.SortStableFunc(claimed.jobs, func(a, b outbox.Job) int { return a.DueAt.Compare(b.DueAt) })
+	return claimed.jobs, nil
+}
+
+// claim is what a claim found.
+type claim struct {
+	now  time.Time
+	jobs []outbox.Job
+	took map[outbox.Queue]taken
+}
+
+// taken is how much was taken of a queue, and how far that went.
+type taken struct {
+	n    int
+	upTo time.Time
+}
+
+// reached returns up to which instant a queue was walked, and false when the limit was reached before it.
+func (c *claim) reached(room outbox.Room, limit int) (time.Time, bool) {
+	t := c.took[room.Queue]
+	if t.n < room.N && len(c.jobs) < limit { // to its end
+		return c.now.Add(-slack), true
+	}
+	return t.upTo, t.n > 0
+}
+
+func readClaim(rows pgx.Rows) (c claim, err error) {
+	defer rows.Close()
+	c.took = map[outbox.Queue]taken{}
+	var id, revision *int64
+	var gateway, lane, token, trace *string
+	var due, claimable *time.Time
+	for rows.Next() {
+		if err := rows.Scan(&c.now, &id, &gateway, &lane, &token, &revision, &due, &trace, &claimable); err != nil {
+			return c, err
+		}
+		if id == nil {
+			continue
+		}
+		j := outbox.Job{Queue: outbox.Queue{Gateway: *gateway, Lane: *lane}, Payment: payment.ID(*id), Token: *token, Revision: *revision,
+			DueAt: *due, Lag: c.now.Sub(*due)}
 		if trace != nil {
 			j.TraceParent = *trace
 		}
-		j.Lag = now.Sub(j.DueAt)
-		return j, err
-	})
-	if err != nil {
-		return nil, describe("claiming due jobs", err)
+		t := c.took[j.Queue]
+		t.n++
+		if claimable.After(t.upTo) {
+			t.upTo = *claimable
+		}
+		c.took[j.Queue], c.jobs = t, append(c.jobs, j)
 	}
-	slices.SortStableFunc(jobs, func(a, b outbox.Job) int { return a.DueAt.Compare(b.DueAt) })
-	return jobs, nil
+	return c, rows.Err()
 }
+
+// releaseSQL ends leases. Jobs are taken in the order of their payments, as by everybody.
+const releaseSQL = `
+	update pollux.poll_jobs j
+	set state = 'scheduled', locked_until = null, locked_by = null, lock_token = null, updated_at = now()
+	from unnest($1::bigint[], $2::text[]::uuid[]) as i(id, token)
+	where j.payment_id = i.id
+	  and j.lock_token = i.token
+	  and j.state = 'in_flight'`
 
 // Release implements outbox.Record.
 func (r *Relay) Release(ctx context.Context, jobs []outbox.Job) error {
-	ids, tokens := jobKeys(jobs)
-	_, err := r.pool.Exec(ctx, `
-		update pollux.poll_jobs j
-		set state = 'scheduled', locked_until = null, locked_by = null, lock_token = null, updated_at = now()
-		from unnest($1::bigint[], $2::text[]::uuid[]) as i(id, token)
-		where j.payment_id = i.id
-		  and j.lock_token = i.token
-		  and j.state = 'in_flight'`, ids, tokens)
-	return describe("releasing jobs", err)
-}
-
-func jobKeys(jobs []outbox.Job) (ids []int64, tokens []string) {
-	for _, j := range jobs {
-		ids, tokens = append(ids, int64(j.Payment)), append(tokens, j.Token)
+	polls := make([]message.Poll, len(jobs))
+	for i, j := range jobs {
+		polls[i] = message.Poll{Payment: j.Payment, Token: j.Token}
 	}
-	return ids, tokens
+	slices.SortFunc(polls, byPayment)
+	ids, tokens := pollKeys(polls)
+	err := again(ctx, r.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, releaseSQL, ids, tokens)
+		return err
+	})
+	r.jobs.forget()
+	return describe("releasing jobs", err)
 }
 
 // SetAside implements outbox.Record: each job becomes a dead letter.
 func (r *Relay) SetAside(ctx context.Context, aside []outbox.SetAside) error {
 	for _, s := range aside {
+		reason := clean(s.Reason, maxMessage)
 		err := again(ctx, r.pool, func(tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, `
 				update pollux.poll_jobs
-				set state = 'dead', locked_until = null, locked_by = null, lock_token = null, last_message = $3, updated_at = now()
+				set state = 'dead', locked_until = null, locked_by = null, lock_token = null, revision = revision + 1, last_message = $3, updated_at = now()
 				where payment_id = $1
-				  and lock_token = $2::text::uuid`, s.Job.Payment, s.Job.Token, s.Reason)
+				  and lock_token = $2::text::uuid`, s.Job.Payment, s.Job.Token, reason)
 			if err != nil || tag.RowsAffected() == 0 {
 				return err
 			}
 			_, err = tx.Exec(ctx, `select pollux.bury($1, $2, '', 0::smallint, '', $3, '', '', '', null)`,
-				s.Job.Payment, string(redelivery.ReasonUnpublishable), s.Reason)
+				s.Job.Payment, string(redelivery.ReasonUnpublishable), reason)
 			return err
 		})
 		if err != nil {
@@ -128,23 +194,26 @@ func (r *Relay) SetAside(ctx context.Context, aside []outbox.SetAside) error {
 	return nil
 }
 
-// Queues implements outbox.Record: a walk from queue to queue along the index, whatever the number of jobs.
+// queuesSQL goes from queue to queue along the index, whatever the number of jobs.
+const queuesSQL = `
+	with recursive queue as (
+	  (select gateway, lane from pollux.poll_jobs order by gateway, lane limit 1)
+	  union all
+	  select next.gateway, next.lane
+	  from queue
+	  cross join lateral (
+	    select gateway, lane
+	    from pollux.poll_jobs
+	    where (gateway, lane) > (queue.gateway, queue.lane)
+	    order by gateway, lane
+	    limit 1
+	  ) next
+	)
+	select gateway, lane from queue`
+
+// Queues implements outbox.Record.
 func (r *Relay) Queues(ctx context.Context) ([]outbox.Queue, error) {
-	rows, err := r.pool.Query(ctx, `
-		with recursive queue as (
-		  (select gateway, lane from pollux.poll_jobs order by gateway, lane limit 1)
-		  union all
-		  select next.gateway, next.lane
-		  from queue
-		  cross join lateral (
-		    select gateway, lane
-		    from pollux.poll_jobs
-		    where (gateway, lane) > (queue.gateway, queue.lane)
-		    order by gateway, lane
-		    limit 1
-		  ) next
-		)
-		select gateway, lane from queue`)
+	rows, err := r.pool.Query(ctx, queuesSQL)
 	if err != nil {
 		return nil, describe("listing the queues", err)
 	}
@@ -152,86 +221,124 @@ func (r *Relay) Queues(ctx context.Context) ([]outbox.Queue, error) {
 	return queues, describe("listing the queues", err)
 }
 
-// errNothing ends a transaction in which nothing was to do.
-var errNothing = errors.New("nothing to do")
+// lookSQL says whether there are events to publish, and what time it is. It is what an idle relay does, a hundred times a second.
+const lookSQL = `
+	select now(), exists (
+	  select from pollux.outbox
+	  where published_at is null
+	    and publish_at >= $1
+	    and publish_at <= now()
+	)`
 
 // PublishEvents implements outbox.Record.
 func (r *Relay) PublishEvents(ctx context.Context, n int, retry time.Duration, publish func(context.Context, []outbox.Event) []outbox.Receipt) (int, error) {
-	var taken int
-	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) error {
-		events, created, err := takeEvents(ctx, tx, n)
-		if err != nil {
-			return err
-		}
-		if taken = len(events); taken == 0 {
-			return errNothing
-		}
-		receipts := publish(ctx, events)
-		return markEvents(ctx, tx, events, created, receipts, retry)
-	})
-	if errors.Is(err, errNothing) {
+	if n <= 0 {
 		return 0, nil
 	}
-	return taken, describe("publishing events", err)
-}
-
-func takeEvents(ctx context.Context, tx pgx.Tx, n int) (events []outbox.Event, created []time.Time, err error) {
-	rows, err := tx.Query(ctx, `
-		select seq, event_id, subject, body, traceparent, created_at, now()
-		from pollux.outbox
-		where published_at is null
-		  and set_aside is null
-		  and retry_at <= now()
-		order by seq
-		limit $1
-		for update skip locked`, n)
+	fronts, sweep := r.events.begin([]struct{}{{}})
+	began := time.Now()
+	var now time.Time
+	var some bool
+	if err := r.pool.QueryRow(ctx, lookSQL, fronts[0]).Scan(&now, &some); err != nil {
+		return 0, describe("looking for events", err)
+	}
+	if sweep {
+		r.events.end(time.Since(began))
+	}
+	if !some {
+		r.events.reached(struct{}{}, now.Add(-slack))
+		return 0, nil
+	}
+	var events []takenEvent
+	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) (err error) {
+		if events, err = takeEvents(ctx, tx, fronts[0], n); err != nil || len(events) == 0 {
+			return err
+		}
+		return markEvents(ctx, tx, events, publish(ctx, published(events)), retry)
+	})
 	if err != nil {
-		return nil, nil, err
+		r.events.forget() // what was taken is free again, behind the front
+		return len(events), describe("publishing events", err)
 	}
-	for rows.Next() {
-		var e outbox.Event
-		var trace *string
-		var at, now time.Time
-		if err := rows.Scan(&e.Seq, &e.ID, &e.Subject, &e.Body, &trace, &at, &now); err != nil {
-			rows.Close()
-			return nil, nil, err
-		}
-		if trace != nil {
-			e.TraceParent = *trace
-		}
-		e.Lag = now.Sub(at)
-		events, created = append(events, e), append(created, at)
+	if len(events) < n {
+		r.events.reached(struct{}{}, now.Add(-slack))
+	} else {
+		r.events.reached(struct{}{}, events[n-1].publishAt)
 	}
-	return events, created, rows.Err()
+	return len(events), nil
 }
 
-func markEvents(ctx context.Context, tx pgx.Tx, events []outbox.Event, created []time.Time, receipts []outbox.Receipt, retry time.Duration) error {
-	seqs, streams, positions := make([]int64, len(events)), make([]*string, len(events)), make([]*int64, len(events))
-	asides, failed := make([]*string, len(events)), 0
+// takenEvent is an event and the columns that find its row.
+type takenEvent struct {
+	outbox.Event
+	createdAt, publishAt time.Time
+}
+
+func published(taken []takenEvent) []outbox.Event {
+	events := make([]outbox.Event, len(taken))
+	for i, e := range taken {
+		events[i] = e.Event
+	}
+	return events
+}
+
+// takeSQL locks events until the end of the transaction, the oldest first.
+const takeSQL = `
+	select seq, event_id, subject, body, coalesce(traceparent, ''), created_at, publish_at, now()
+	from pollux.outbox
+	where published_at is null
+	  and publish_at >= $1
+	  and publish_at <= now()
+	order by publish_at, seq
+	limit $2
+	for update skip locked`
+
+func takeEvents(ctx context.Context, tx pgx.Tx, front time.Time, n int) ([]takenEvent, error) {
+	rows, err := tx.Query(ctx, takeSQL, front, n)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e takenEvent, err error) {
+		var now time.Time
+		err = row.Scan(&e.Seq, &e.ID, &e.Subject, &e.Body, &e.TraceParent, &e.createdAt, &e.publishAt, &now)
+		e.Lag = now.Sub(e.createdAt)
+		return e, err
+	})
+}
+
+// markSQL notes what became of events: published, set aside for good, or to be tried again.
+const markSQL = `
+	update pollux.outbox o
+	set published_at = case when i.stream is not null then now() end,
+	    stream = i.stream,
+	    stream_seq = i.position,
+	    set_aside = i.aside,
+	    tries = o.tries + 1,
+	    publish_at = case
+	      when i.aside is not null then 'infinity'
+	      when i.stream is null then now() + $6::bigint * interval '1 microsecond'
+	      else o.publish_at
+	    end
+	from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::bigint[], $5::text[]) as i(seq, created_at, stream, position, aside)
+	where o.seq = i.seq
+	  and o.created_at = i.created_at`
+
+func markEvents(ctx context.Context, tx pgx.Tx, events []takenEvent, receipts []outbox.Receipt, retry time.Duration) error {
+	seqs, created := make([]int64, len(events)), make([]time.Time, len(events))
+	streams, positions, asides := make([]*string, len(events)), make([]*int64, len(events)), make([]*string, len(events))
 	for i, e := range events {
-		seqs[i] = e.Seq
+		seqs[i], created[i] = e.Seq, e.createdAt
 		var refused *outbox.Refusal
 		switch receipt := receipts[i]; {
 		case receipt.Err == nil:
 			position := int64(receipt.Sequence)
 			streams[i], positions[i] = &receipt.Stream, &position
 		case errors.As(receipt.Err, &refused):
-			asides[i] = &refused.Reason
-		default:
-			failed++
+			reason := clean(refused.Reason, maxMessage)
+			asides[i] = &reason
 		}
 	}
-	_, err := tx.Exec(ctx, `
-		update pollux.outbox o
-		set published_at = case when i.stream is not null then now() end,
-		    stream = i.stream,
-		    stream_seq = i.position,
-		    set_aside = i.aside,
-		    tries = o.tries + 1,
-		    retry_at = case when i.stream is null then now() + $6::bigint * interval '1 microsecond' else o.retry_at end
-		from unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::bigint[], $5::text[]) as i(seq, created_at, stream, position, aside)
-		where o.seq = i.seq
-		  and o.created_at = i.created_at`, seqs, created, streams, positions, asides, retry.Microseconds())
+	_, err := tx.Exec(ctx, markSQL, seqs, created, streams, positions, asides, retry.Microseconds())
 	return err
 }
 
@@ -276,25 +383,19 @@ func (r *Relay) Observe(ctx context.Context, name string, look func(context.Cont
 			where name = $1`, name, s.Created, int64(s.LastSequence), found.Lost)
 		return err
 	})
+	if found.Lost {
+		r.jobs.forget()
+	}
 	return found, describe("observing stream "+name, err)
 }
 
-// rearm makes publishable again what a stream has lost. Jobs are due at their time again: a lease protects a message that is no more.
+// rearm makes publishable again what a stream has lost.
 func rearm(ctx context.Context, tx pgx.Tx, s outbox.StreamState, recreated bool, found *outbox.Recovery) error {
-	var states []string
 	switch s.Name {
 	case message.StreamPoll:
-		states = []string{"in_flight", "held"}
+		return rearmJobs(ctx, tx, []string{"in_flight", "held"}, found)
 	case message.StreamDeferred:
-		states = []string{"deferred"}
-	}
-	if states != nil {
-		tag, err := tx.Exec(ctx, `
-			update pollux.poll_jobs
-			set state = 'scheduled', locked_until = null, locked_by = null, lock_token = null, updated_at = now()
-			where state = any ($1)`, states)
-		found.Jobs = int(tag.RowsAffected())
-		return err
+		return rearmJobs(ctx, tx, []string{"deferred"}, found)
 	}
 	above := int64(s.LastSequence)
 	if recreated {
@@ -302,18 +403,48 @@ func rearm(ctx context.Context, tx pgx.Tx, s outbox.StreamState, recreated bool,
 	}
 	tag, err := tx.Exec(ctx, `
 		update pollux.outbox
-		set published_at = null, stream = null, stream_seq = null, retry_at = '-infinity'
+		set published_at = null, stream = null, stream_seq = null, publish_at = now()
 		where stream = $1
 		  and stream_seq > $2`, s.Name, above)
 	found.Events = int(tag.RowsAffected())
 	return err
 }
 
-// Maintain implements outbox.Record.
+// rearmJobs makes jobs due at their time again: a lease protects a message that is no more. They are locked in the order of their payments,
+// as by the consumers that are writing meanwhile.
+func rearmJobs(ctx context.Context, tx pgx.Tx, states []string, found *outbox.Recovery) error {
+	tag, err := tx.Exec(ctx, `
+		with lost as materialized (
+		  select payment_id
+		  from pollux.poll_jobs
+		  where state = any ($1)
+		  order by payment_id
+		  for update
+		)
+		update pollux.poll_jobs j
+		set state = 'scheduled', locked_until = null, locked_by = null, lock_token = null, updated_at = now()
+		from lost
+		where j.payment_id = lost.payment_id`, states)
+	found.Jobs = int(tag.RowsAffected())
+	return err
+}
+
+// Maintain implements outbox.Record. What somebody else holds a lock on is left for the next time: partitions are made three days before they are needed, and
+// the default one takes what has none.
 func (r *Relay) Maintain(ctx context.Context) error {
-	_, err := r.pool.Exec(ctx, `select pollux.maintain($1::bigint * interval '1 second', $2::bigint * interval '1 second')`,
-		int64(r.keepEvents.Seconds()), int64(r.keepAttempts.Seconds()))
-	return describe("maintaining the partitions", err)
+	for {
+		var did *string
+		err := r.pool.QueryRow(ctx, `select pollux.maintain($1::bigint * interval '1 second', $2::bigint * interval '1 second')`,
+			int64(r.keepEvents.Seconds()), int64(r.keepAttempts.Seconds())).Scan(&did)
+		switch {
+		case conflict(err):
+			return nil
+		case err != nil:
+			return describe("maintaining the partitions", err)
+		case did == nil:
+			return nil
+		}
+	}
 }
 
 // Check reports whether the record can be reached and fits this build.

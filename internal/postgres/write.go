@@ -22,7 +22,10 @@ const (
 	maxStatus  = 64
 )
 
-// Write implements consumer.Record. Rows are taken in the order of their payments, so that two consumers never wait for each other.
+// Write implements consumer.Record. Jobs are locked in the order of their payments, so that whoever has the same ones waits, and nobody for ever.
+//
+// After an error that leaves the commit unknown the results may be written again: what is recorded has another revision, so that they are
+// superseded then, and only the log of attempts has them twice.
 func (s *Jobs) Write(ctx context.Context, results []consumer.Result, worker string, lease time.Duration) ([]consumer.Verdict, error) {
 	order := make([]int, len(results))
 	for i := range order {
@@ -33,7 +36,7 @@ func (s *Jobs) Write(ctx context.Context, results []consumer.Result, worker stri
 	for i, at := range order {
 		sorted[i] = results[at]
 	}
-	verdicts, err := s.bisect(ctx, sorted, worker, lease)
+	verdicts, err := s.write(ctx, sorted, worker, lease)
 	if err != nil {
 		return nil, describe("recording results", err)
 	}
@@ -44,27 +47,40 @@ func (s *Jobs) Write(ctx context.Context, results []consumer.Result, worker stri
 	return out, nil
 }
 
-// bisect writes all results in one transaction. When the database refuses one of them for good, halves are tried until the one is found.
-func (s *Jobs) bisect(ctx context.Context, results []consumer.Result, worker string, lease time.Duration) ([]consumer.Verdict, error) {
-	var verdicts []consumer.Verdict
-	err := again(ctx, s.pool, func(tx pgx.Tx) (err error) {
+// write writes all results in one transaction. When the database refuses one of them for good it begins anew and bisects.
+func (s *Jobs) write(ctx context.Context, results []consumer.Result, worker string, lease time.Duration) (verdicts []consumer.Verdict, err error) {
+	err = again(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		verdicts, err = write(ctx, tx, results, worker, lease)
+		return err
+	})
+	if err == nil || !Refused(err) {
+		return verdicts, err
+	}
+	err = again(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		verdicts, err = bisect(ctx, tx, results, worker, lease)
+		return err
+	})
+	return verdicts, err
+}
+
+// bisect writes results under a savepoint and, when one of them is refused, each half in the same way, until the one is found.
+func bisect(ctx context.Context, tx pgx.Tx, results []consumer.Result, worker string, lease time.Duration) (verdicts []consumer.Verdict, err error) {
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
 		verdicts, err = write(ctx, tx, results, worker, lease)
 		return err
 	})
 	switch {
-	case err == nil:
-		return verdicts, nil
-	case !Refused(err):
-		return nil, err
+	case err == nil || !Refused(err):
+		return verdicts, err
 	case len(results) == 1:
 		return []consumer.Verdict{{Refused: Why(err)}}, nil
 	}
 	half := len(results) / 2
-	first, err := s.bisect(ctx, results[:half], worker, lease)
+	first, err := bisect(ctx, tx, results[:half], worker, lease)
 	if err != nil {
 		return nil, err
 	}
-	second, err := s.bisect(ctx, results[half:], worker, lease)
+	second, err := bisect(ctx, tx, results[half:], worker, lease)
 	return append(first, second...), err
 }
 
@@ -72,9 +88,9 @@ func (s *Jobs) bisect(ctx context.Context, results []consumer.Result, worker str
 func write(ctx context.Context, tx pgx.Tx, results []consumer.Result, worker string, lease time.Duration) ([]consumer.Verdict, error) {
 	verdicts := make([]consumer.Verdict, len(results))
 	var batch pgx.Batch
-	queueReschedules(&batch, results, verdicts, worker, lease)
+	queueLocks(&batch, results)
+	queuePutOffs(&batch, results, verdicts, worker, lease)
 	queueResolutions(&batch, results, verdicts)
-	queueDead(&batch, results, verdicts)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, err
 	}
@@ -110,53 +126,82 @@ func apply(verdicts []consumer.Verdict) func(pgx.Rows) error {
 	}
 }
 
-func queueReschedules(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict, worker string, lease time.Duration) {
+// lockSQL locks jobs in the order of their payments.
+const lockSQL = `
+	select
+	from pollux.poll_jobs
+	where payment_id = any ($1::bigint[])
+	order by payment_id
+	for update`
+
+// queueLocks locks all jobs, unless one statement will do so anyway.
+func queueLocks(batch *pgx.Batch, results []consumer.Result) {
+	ids, resolved := make([]int64, len(results)), 0
+	for i := range results {
+		ids[i] = int64(results[i].Payment)
+		if results[i].Disposition.Verb == redelivery.Resolve {
+			resolved++
+		}
+	}
+	if resolved > 0 && resolved < len(results) {
+		batch.Queue(lockSQL, ids)
+	}
+}
+
+// putOffSQL puts jobs off: to the broker (held), to the deferred stream, to sleep in their row, or for ever (dead).
+const putOffSQL = `
+	update pollux.poll_jobs j
+	set state = i.state,
+	    next_poll_at = case i.state when 'dead' then j.next_poll_at else now() + i.delay * interval '1 microsecond' end,
+	    locked_until = case when i.leased then now() + (i.delay + $14::bigint) * interval '1 microsecond' end,
+	    locked_by = case when i.leased then $15 end,
+	    lock_token = case when i.leased then j.lock_token end,
+	    revision = j.revision + 1,
+	    attempts = i.attempts,
+	    failures = i.failures,
+	    not_founds = i.not_founds,
+	    deferrals = i.deferrals,
+	    last_delay_ms = i.delay / 1000,
+	    last_class = i.class,
+	    last_message = i.message,
+	    updated_at = now()
+	from unnest($1::bigint[], $2::bigint[], $3::text[]::uuid[], $4::bigint[], $5::text[], $6::bool[], $7::bigint[], $8::int[], $9::int[],
+	  $10::int[], $11::int[], $12::text[], $13::text[])
+	  as i(ord, id, token, revision, state, leased, delay, attempts, failures, not_founds, deferrals, class, message)
+	where j.payment_id = i.id
+	  and j.lock_token = i.token
+	  and j.revision = i.revision
+	returning i.ord`
+
+func queuePutOffs(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict, worker string, lease time.Duration) {
 	var f fences
 	var states, classes, messages []string
+	var leased []bool
 	var delays []int64
-	var attempts, failures, deferrals []int32
+	var attempts, failures, notFounds, deferrals []int32
 	for i := range results {
 		r := &results[i]
-		state, ok := rescheduled[r.Disposition.Verb]
+		state, ok := putOff[r.Disposition.Verb]
 		if !ok {
 			continue
 		}
 		f.add(i, r)
-		states, delays = append(states, state), append(delays, r.Disposition.Delay.Microseconds())
+		states, leased, delays = append(states, state), append(leased, state == "held" || state == "deferred"), append(delays, r.Disposition.Delay.Microseconds())
 		c := r.Disposition.Counters
-		attempts, failures, deferrals = append(attempts, int32(c.Attempts)), append(failures, int32(c.Failures)), append(deferrals, int32(c.Deferrals))
+		attempts, failures = append(attempts, int32(c.Attempts)), append(failures, int32(c.Failures))
+		notFounds, deferrals = append(notFounds, int32(c.NotFounds)), append(deferrals, int32(c.Deferrals))
 		classes, messages = append(classes, lastClass(r)), append(messages, clean(r.Answer.Message, maxMessage))
 	}
 	if f.ords == nil {
 		return
 	}
-	batch.Queue(`
-		update pollux.poll_jobs j
-		set state = i.state,
-		    next_poll_at = now() + i.delay * interval '1 microsecond',
-		    locked_until = case i.state when 'scheduled' then null else now() + (i.delay + $12::bigint) * interval '1 microsecond' end,
-		    locked_by = case i.state when 'scheduled' then null else $13 end,
-		    lock_token = case i.state when 'scheduled' then null else j.lock_token end,
-		    revision = j.revision + 1,
-		    attempts = i.attempts,
-		    failures = i.failures,
-		    deferrals = i.deferrals,
-		    last_delay_ms = i.delay / 1000,
-		    last_class = i.class,
-		    last_message = i.message,
-		    updated_at = now()
-		from unnest($1::bigint[], $2::bigint[], $3::text[]::uuid[], $4::bigint[], $5::text[], $6::bigint[], $7::int[], $8::int[], $9::int[],
-		  $10::text[], $11::text[]) as i(ord, id, token, revision, state, delay, attempts, failures, deferrals, class, message)
-		where j.payment_id = i.id
-		  and j.lock_token = i.token
-		  and j.revision = i.revision
-		returning i.ord`,
-		f.ords, f.ids, f.tokens, f.revisions, states, delays, attempts, failures, deferrals, classes, messages,
+	batch.Queue(putOffSQL,
+		f.ords, f.ids, f.tokens, f.revisions, states, leased, delays, attempts, failures, notFounds, deferrals, classes, messages,
 		lease.Microseconds(), worker).Query(apply(verdicts))
 }
 
-// rescheduled is the state of a job after a verb that leaves it alive. A held or deferred message keeps its token.
-var rescheduled = map[redelivery.Verb]string{redelivery.Hold: "held", redelivery.Park: "scheduled", redelivery.Defer: "deferred"}
+// putOff is the state of a job after a verb. A held or deferred message keeps its token.
+var putOff = map[redelivery.Verb]string{redelivery.Hold: "held", redelivery.Park: "scheduled", redelivery.Defer: "deferred", redelivery.DeadLetter: "dead"}
 
 func lastClass(r *consumer.Result) string {
 	if !r.Polled {
@@ -165,7 +210,23 @@ func lastClass(r *consumer.Result) string {
 	return r.Answer.Class.String()
 }
 
-// queueResolutions ends jobs and gives their payments the final status. The schema's triggers write the events.
+// resolveSQL ends jobs and gives their payments the final status. An empty detail takes away why the payment was pending. The schema's triggers write
+// the events.
+const resolveSQL = `
+	with ended as (
+	  delete from pollux.poll_jobs j
+	  using unnest($1::bigint[], $2::bigint[], $3::text[]::uuid[], $4::bigint[], $5::text[], $6::text[]) as i(ord, id, token, revision, status, detail)
+	  where j.payment_id = i.id
+	    and j.lock_token = i.token
+	    and j.revision = i.revision
+	  returning i.ord, i.id, i.status, i.detail
+	)
+	update pollux.payments p
+	set status = e.status, status_detail = e.detail, status_source = 'poll'
+	from ended e
+	where p.id = e.id
+	returning e.ord`
+
 func queueResolutions(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict) {
 	var f fences
 	var statuses, details []string
@@ -180,51 +241,18 @@ func queueResolutions(batch *pgx.Batch, results []consumer.Result, verdicts []co
 	if f.ords == nil {
 		return
 	}
-	batch.Queue(`
-		with ended as (
-		  delete from pollux.poll_jobs j
-		  using unnest($1::bigint[], $2::bigint[], $3::text[]::uuid[], $4::bigint[], $5::text[], $6::text[]) as i(ord, id, token, revision, status, detail)
-		  where j.payment_id = i.id
-		    and j.lock_token = i.token
-		    and j.revision = i.revision
-		  returning i.ord, i.id, i.status, i.detail
-		)
-		update pollux.payments p
-		set status = e.status, status_detail = e.detail, status_source = 'poll'
-		from ended e
-		where p.id = e.id
-		returning e.ord`, f.ords, f.ids, f.tokens, f.revisions, statuses, details).Query(apply(verdicts))
+	batch.Queue(resolveSQL, f.ords, f.ids, f.tokens, f.revisions, statuses, details).Query(apply(verdicts))
 }
 
-func queueDead(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict) {
-	var f fences
-	var attempts, failures []int32
-	var classes, messages []string
-	for i := range results {
-		r := &results[i]
-		if r.Disposition.Verb != redelivery.DeadLetter {
-			continue
-		}
-		f.add(i, r)
-		attempts, failures = append(attempts, int32(r.Disposition.Counters.Attempts)), append(failures, int32(r.Disposition.Counters.Failures))
-		classes, messages = append(classes, lastClass(r)), append(messages, clean(r.Answer.Message, maxMessage))
-	}
-	if f.ords == nil {
-		return
-	}
-	batch.Queue(`
-		update pollux.poll_jobs j
-		set state = 'dead', locked_until = null, locked_by = null, lock_token = null, revision = j.revision + 1,
-		    attempts = i.attempts, failures = i.failures, last_class = i.class, last_message = i.message, updated_at = now()
-		from unnest($1::bigint[], $2::bigint[], $3::text[]::uuid[], $4::bigint[], $5::int[], $6::int[], $7::text[], $8::text[])
-		  as i(ord, id, token, revision, attempts, failures, class, message)
-		where j.payment_id = i.id
-		  and j.lock_token = i.token
-		  and j.revision = i.revision
-		returning i.ord`, f.ords, f.ids, f.tokens, f.revisions, attempts, failures, classes, messages).Query(apply(verdicts))
-}
+// detailSQL records why payments are still pending.
+const detailSQL = `
+	update pollux.payments p
+	set status_detail = i.detail
+	from unnest($1::bigint[], $2::text[]) as i(id, detail)
+	where p.id = i.id
+	  and p.status = 'pending'`
 
-// queueDetails records why payments are still pending, where that changed.
+// queueDetails records details where they changed.
 func queueDetails(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict) {
 	var ids []int64
 	var details []string
@@ -237,13 +265,16 @@ func queueDetails(batch *pgx.Batch, results []consumer.Result, verdicts []consum
 	if ids == nil {
 		return
 	}
-	batch.Queue(`
-		update pollux.payments p
-		set status_detail = i.detail
-		from unnest($1::bigint[], $2::text[]) as i(id, detail)
-		where p.id = i.id
-		  and p.status = 'pending'`, ids, details)
+	batch.Queue(detailSQL, ids, details)
 }
+
+// attemptSQL logs polls.
+const attemptSQL = `
+	insert into pollux.poll_attempts (payment_id, at, due_at, took_us, class, http_status, gateway_status, retry_after_ms, message, disposition,
+	  reason, delay_ms, applied, attempts, failures, policy, trace_id, worker)
+	select i.*, $18
+	from unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::bigint[], $5::text[], $6::smallint[], $7::text[], $8::bigint[], $9::text[],
+	  $10::text[], $11::text[], $12::bigint[], $13::bool[], $14::int[], $15::int[], $16::text[], $17::text[]) as i`
 
 func queueAttempts(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict, worker string) {
 	var ids, took, retryAfter, delays []int64
@@ -271,12 +302,7 @@ func queueAttempts(batch *pgx.Batch, results []consumer.Result, verdicts []consu
 	if ids == nil {
 		return
 	}
-	batch.Queue(`
-		insert into pollux.poll_attempts (payment_id, at, due_at, took_us, class, http_status, gateway_status, retry_after_ms, message, disposition,
-		  reason, delay_ms, applied, attempts, failures, policy, trace_id, worker)
-		select i.*, $18
-		from unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[], $4::bigint[], $5::text[], $6::smallint[], $7::text[], $8::bigint[], $9::text[],
-		  $10::text[], $11::text[], $12::bigint[], $13::bool[], $14::int[], $15::int[], $16::text[], $17::text[]) as i`,
+	batch.Queue(attemptSQL,
 		ids, at, due, took, classes, codes, statuses, retryAfter, messages, verbs, reasons, delays, applied, attempts, failures, policies, traces, worker)
 }
 
@@ -293,13 +319,13 @@ func queueDeadLetters(batch *pgx.Batch, results []consumer.Result, verdicts []co
 	}
 }
 
-// clean makes a text that the database takes and a person can read: valid UTF-8 without control characters, n bytes at the most.
+// clean makes a text that the database takes and a person can read: printable UTF-8, n bytes at the most.
 func clean(s string, n int) string {
 	if len(s) <= n && plain(s) {
 		return s
 	}
 	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return ' '
 		}
 		return r

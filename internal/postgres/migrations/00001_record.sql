@@ -1,8 +1,11 @@
 -- The record: payments, their poll jobs, what was asked and answered, what is to be published, what is with a person.
 -- Time is the database's everywhere: due times and leases are set and compared with now().
 -- No pattern in a constraint has a bounded repetition: they are checked at every update, and '^[[:graph:]]{1,255}$' alone
--- takes 40 µs, a hundred times what a length and an unbounded pattern take.
+-- takes 40 µs, a hundred times what a length and an unbounded pattern take. None has a class of characters either: what
+-- [[:graph:]] means depends on the database's locale.
 -- Lock order, where one transaction touches both: the job first, then the payment.
+-- Statements inside functions are written so that there is one way to run them, by key: their plans are made once for a
+-- session, perhaps while the tables were empty, and are kept when they have grown.
 
 -- +goose Up
 
@@ -34,8 +37,8 @@ create table pollux.payments (
   traceparent        text,
   constraint payments_gateway check (length(gateway) <= 64 and gateway ~ '^[a-z0-9][a-z0-9_-]*$'),
   constraint payments_account check (length(account) <= 128 and account !~ '[^A-Za-z0-9_.:-]'),
-  constraint payments_reference check (length(reference) between 1 and 255 and reference !~ '[^[:graph:]]'),
-  constraint payments_merchant_reference check (length(merchant_reference) <= 255),
+  constraint payments_reference check (length(reference) between 1 and 255 and reference !~ '[^!-~]'),
+  constraint payments_merchant_reference check (length(merchant_reference) <= 255 and merchant_reference !~ '[\x01-\x1f\x7f]'),
   constraint payments_class check (length(class) <= 64 and class ~ '^[a-z0-9][a-z0-9_-]*$'),
   constraint payments_lane check (lane in ('high', 'normal', 'low')),
   constraint payments_amount check (amount_minor >= 0),
@@ -44,6 +47,7 @@ create table pollux.payments (
   constraint payments_status_detail check (length(status_detail) <= 255),
   constraint payments_status_source check (status_source in ('poll', 'webhook', 'operator', 'reconciliation')),
   constraint payments_final_has_source check (status = 'pending' or status_source is not null),
+  constraint payments_times check (isfinite(created_at) and isfinite(poll_after) and isfinite(expires_at)),
   constraint payments_metadata check (metadata is null or pg_column_size(metadata) <= 16384),
   constraint payments_traceparent check (traceparent like '__-________________________________-________________-__' and traceparent !~ '[^0-9a-f-]'),
   constraint payments_identity unique (gateway, account, reference)
@@ -58,8 +62,9 @@ comment on column pollux.payments.expires_at is 'the payment''s own deadline: it
 
 -- ------------------------------------------------------------------------------------------------ poll_jobs
 
+-- No foreign key: the triggers below hold more than it would, and it would cost a third of what tracking a payment costs.
 create table pollux.poll_jobs (
-  payment_id        bigint primary key references pollux.payments (id),
+  payment_id        bigint primary key,
   gateway           text not null,
   lane              text not null,
   state             text not null default 'scheduled',
@@ -73,6 +78,7 @@ create table pollux.poll_jobs (
   revision          bigint not null default 0,
   attempts          integer not null default 0,
   failures          integer not null default 0,
+  not_founds        integer not null default 0,
   deferrals         integer not null default 0,
   replays           integer not null default 0,
   last_delay_ms     bigint not null default 0,
@@ -82,7 +88,8 @@ create table pollux.poll_jobs (
   updated_at        timestamptz not null default now(),
   constraint poll_jobs_state check (state in ('scheduled', 'in_flight', 'held', 'deferred', 'dead')),
   constraint poll_jobs_lease check (state not in ('in_flight', 'held') or (lock_token is not null and locked_until is not null)),
-  constraint poll_jobs_unleased check (state not in ('scheduled', 'dead') or lock_token is null)
+  constraint poll_jobs_unleased check (state not in ('scheduled', 'dead') or lock_token is null),
+  constraint poll_jobs_times check (isfinite(next_poll_at) and isfinite(locked_until))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
 comment on table pollux.poll_jobs is 'One row for each pending payment, none for any other.';
@@ -91,6 +98,7 @@ comment on column pollux.poll_jobs.claimable_at is 'when a relay may take it: th
 comment on column pollux.poll_jobs.revision is 'grows with every recorded delivery: with the token it is the fence of a consumer''s write';
 comment on column pollux.poll_jobs.attempts is 'calls that the gateway answered';
 comment on column pollux.poll_jobs.failures is 'consecutive calls that failed';
+comment on column pollux.poll_jobs.not_founds is 'consecutive answers that the gateway does not know the payment';
 comment on column pollux.poll_jobs.window_started_at is 'when the policy''s window began: tracked or last replayed';
 
 -- Sleeping, leased, held and dead jobs are all behind its front, whatever their state, and a queue that
@@ -137,20 +145,22 @@ create table pollux.outbox (
   body         text not null,
   traceparent  text,
   created_at   timestamptz not null default now(),
+  publish_at   timestamptz not null default now(),
   published_at timestamptz,
   stream       text,
   stream_seq   bigint,
   tries        integer not null default 0,
-  retry_at     timestamptz not null default '-infinity',
   set_aside    text,
-  primary key (seq, created_at)
+  primary key (seq, created_at),
+  constraint outbox_aside check ((set_aside is null) = isfinite(publish_at))
 ) partition by range (created_at);
 
 alter sequence pollux.outbox_seq owned by pollux.outbox.seq;
 
-create index outbox_unpublished on pollux.outbox (seq) where published_at is null and set_aside is null;
+create index outbox_unpublished on pollux.outbox (publish_at, seq) where published_at is null;
 
 comment on table pollux.outbox is 'Events to publish, kept a while after: a broker that lost its disk gets them again.';
+comment on column pollux.outbox.publish_at is 'when it is to be published: at once, a while after a failure, never when it is set aside';
 comment on column pollux.outbox.set_aside is 'why it can never be published; null when it can';
 
 -- ------------------------------------------------------------------------------------------------ dead_letters
@@ -190,7 +200,8 @@ create table pollux.dead_letters (
 );
 
 create unique index dead_letters_one_open on pollux.dead_letters (payment_id) where state in ('open', 'replaying');
-create index dead_letters_newest on pollux.dead_letters (state, gateway, id desc);
+create unique index dead_letters_one_message on pollux.dead_letters (subject, sha256(body)) where payment_id is null and state = 'open';
+create index dead_letters_newest on pollux.dead_letters (state, id);
 
 comment on table pollux.dead_letters is 'What is with a person. The row is the truth, the message on payments.dead.> its announcement.';
 comment on column pollux.dead_letters.created_at is 'when it died first; died_at is when it died last, after replays';
@@ -211,14 +222,14 @@ comment on table pollux.streams is 'What the relays last saw of each stream: ano
 
 -- +goose StatementBegin
 create function pollux.payment_fault(
-  gateway text, account text, reference text, merchant_reference text, class text, lane text,
-  amount_minor bigint, currency text, metadata jsonb, traceparent text
+  gateway text, account text, reference text, merchant_reference text, class text, lane text, amount_minor bigint, currency text,
+  first_poll_after interval, expires_at timestamptz, metadata jsonb, traceparent text
 ) returns text language plpgsql immutable parallel safe as $$
 begin
   if gateway is null or length(gateway) > 64 or gateway !~ '^[a-z0-9][a-z0-9_-]*$' then
     return 'gateway: 1 to 64 of a-z, 0-9, _ and -, as it is named in the configuration of Pollux';
-  elsif reference is null or length(reference) not between 1 and 255 or reference ~ '[^[:graph:]]' then
-    return 'reference: the gateway''s id of the payment, 1 to 255 characters without blanks or control characters';
+  elsif reference is null or length(reference) not between 1 and 255 or reference ~ '[^!-~]' then
+    return 'reference: the gateway''s id of the payment, 1 to 255 printable ASCII characters without blanks';
   elsif amount_minor is null or amount_minor < 0 then
     return 'amount_minor: not below 0, in the minor unit of the currency (1999 for 19.99 EUR)';
   elsif currency is null or currency !~ '^[A-Z][A-Z][A-Z]$' then
@@ -227,10 +238,14 @@ begin
     return 'class: 1 to 64 of a-z, 0-9, _ and -; it chooses the policy';
   elsif account is null or length(account) > 128 or account ~ '[^A-Za-z0-9_.:-]' then
     return 'account: at most 128 of letters, digits and _ . : -';
-  elsif merchant_reference is null or length(merchant_reference) > 255 then
-    return 'merchant_reference: at most 255 characters';
+  elsif merchant_reference is null or length(merchant_reference) > 255 or merchant_reference ~ '[\x01-\x1f\x7f]' then
+    return 'merchant_reference: at most 255 characters without control characters';
   elsif lane is null or lane not in ('high', 'normal', 'low') then
     return 'lane: high, normal or low';
+  elsif first_poll_after is null or first_poll_after < interval '0' or first_poll_after > interval '1 year' then
+    return 'first_poll_after: between 0 and 1 year';
+  elsif not isfinite(expires_at) then
+    return 'expires_at: an instant, or null';
   elsif metadata is not null and pg_column_size(metadata) > 16384 then
     return 'metadata: at most 16 KiB';
   elsif traceparent is not null and (traceparent not like '__-________________________________-________________-__' or traceparent ~ '[^0-9a-f-]') then
@@ -253,32 +268,32 @@ create function pollux.track_payment(
 declare
   fault text := pollux.payment_fault(track_payment.gateway, track_payment.account, track_payment.reference,
     track_payment.merchant_reference, track_payment.class, track_payment.lane, track_payment.amount_minor,
-    track_payment.currency, track_payment.metadata, track_payment.traceparent);
-  found_id bigint;
+    track_payment.currency, track_payment.first_poll_after, track_payment.expires_at, track_payment.metadata, track_payment.traceparent);
+  tracked bigint;
   known record;
 begin
   if fault is not null then
     raise exception 'payment not tracked: %', fault using errcode = 'invalid_parameter_value',
       hint = 'Nothing was written. Correct the argument and call pollux.track_payment again.';
   end if;
-  if first_poll_after is null or first_poll_after < interval '0' or first_poll_after > interval '1 year' then
-    raise exception 'payment not tracked: first_poll_after: between 0 and 1 year' using errcode = 'invalid_parameter_value';
-  end if;
-  insert into pollux.payments (gateway, account, reference, merchant_reference, class, lane, amount_minor, currency,
-    poll_after, expires_at, metadata, traceparent)
-  values (track_payment.gateway, track_payment.account, track_payment.reference, track_payment.merchant_reference,
-    track_payment.class, track_payment.lane, track_payment.amount_minor, track_payment.currency,
-    now() + first_poll_after, track_payment.expires_at, track_payment.metadata, track_payment.traceparent)
-  on conflict (gateway, account, reference) do nothing
-  returning id into found_id;
-  if found_id is not null then
-    return found_id;
-  end if;
-  select p.id, p.amount_minor, p.currency into known
-  from pollux.payments p
-  where p.gateway = track_payment.gateway
-    and p.account = track_payment.account
-    and p.reference = track_payment.reference;
+  loop
+    insert into pollux.payments (gateway, account, reference, merchant_reference, class, lane, amount_minor, currency,
+      poll_after, expires_at, metadata, traceparent)
+    values (track_payment.gateway, track_payment.account, track_payment.reference, track_payment.merchant_reference,
+      track_payment.class, track_payment.lane, track_payment.amount_minor, track_payment.currency,
+      now() + first_poll_after, track_payment.expires_at, track_payment.metadata, track_payment.traceparent)
+    on conflict (gateway, account, reference) do nothing
+    returning id into tracked;
+    if found then
+      return tracked;
+    end if;
+    select p.id, p.amount_minor, p.currency into known
+    from pollux.payments p
+    where p.gateway = track_payment.gateway
+      and p.account = track_payment.account
+      and p.reference = track_payment.reference;
+    exit when found; -- it may be gone by now
+  end loop;
   if known.amount_minor <> track_payment.amount_minor or known.currency <> track_payment.currency then
     raise exception 'payment %/% is already tracked with % %, not % %', track_payment.gateway, track_payment.reference,
       known.amount_minor, known.currency, track_payment.amount_minor, track_payment.currency
@@ -304,6 +319,16 @@ returns table (
     expires_at, metadata, traceparent, ord)
 $$;
 
+-- What is wrong with the shape of an element: an argument that is misspelled would be taken for one that is not given.
+create function pollux.element_fault(element jsonb) returns text language sql immutable parallel safe as $$
+  select case
+    when jsonb_typeof(element) <> 'object' then 'an object is needed, not ' || jsonb_typeof(element)
+    when element - array['gateway', 'account', 'reference', 'merchant_reference', 'class', 'lane', 'amount_minor', 'currency',
+      'first_poll_after', 'expires_at', 'metadata', 'traceparent'] <> '{}' then 'it has a key that pollux.track_payment has no argument for'
+  end
+$$;
+
+-- Elements are written in the order of their keys, so that two callers with the same payments wait for each other and never for ever.
 -- +goose StatementBegin
 create function pollux.track_payments(payments jsonb)
 returns table (id bigint, gateway text, account text, reference text, tracked boolean)
@@ -317,16 +342,23 @@ begin
     raise exception 'payments not tracked: the argument is an array of objects' using errcode = 'invalid_parameter_value',
       hint = 'For instance [{"gateway": "acme", "reference": "pay_1", "amount_minor": 1999, "currency": "EUR"}]';
   end if;
-  select f.ord, f.fault into bad
-  from (
-    select i.ord, coalesce(
-      pollux.payment_fault(i.gateway, i.account, i.reference, i.merchant_reference, i.class, i.lane, i.amount_minor, i.currency, i.metadata, i.traceparent),
-      case when i.first_poll_after < interval '0' or i.first_poll_after > interval '1 year' then 'first_poll_after: between 0 and 1 year' end) as fault
-    from pollux.incoming(payments) i
-  ) f
-  where f.fault is not null
-  order by f.ord
+  select e.ord, pollux.element_fault(e.element) as fault into bad
+  from jsonb_array_elements(payments) with ordinality as e(element, ord)
+  where pollux.element_fault(e.element) is not null
+  order by e.ord
   limit 1;
+  if not found then
+    select f.ord, f.fault into bad
+    from (
+      select i.ord, pollux.payment_fault(i.gateway, i.account, i.reference, i.merchant_reference, i.class, i.lane, i.amount_minor, i.currency,
+        i.first_poll_after, i.expires_at, i.metadata, i.traceparent) as fault
+      from pollux.incoming(payments) i
+      offset 0
+    ) f
+    where f.fault is not null
+    order by f.ord
+    limit 1;
+  end if;
   if found then
     raise exception 'payments not tracked: element %: %', bad.ord - 1, bad.fault
       using errcode = 'invalid_parameter_value', hint = 'Nothing was written. Elements are counted from 0.';
@@ -338,22 +370,25 @@ begin
     select i.gateway, i.account, i.reference, i.merchant_reference, i.class, i.lane, i.amount_minor, i.currency,
       now() + i.first_poll_after, i.expires_at, i.metadata, i.traceparent
     from pollux.incoming(payments) i
-    order by i.ord
+    order by i.gateway, i.account, i.reference, i.ord
     on conflict (gateway, account, reference) do nothing
     returning id
   )
-  select array_agg(id) into fresh from inserted;
+  select coalesce(array_agg(id), '{}') into fresh from inserted;
 
-  select i.ord, i.amount_minor, i.currency, p.amount_minor as known_amount, p.currency as known_currency, i.gateway, i.reference into bad
-  from pollux.incoming(payments) i
-  join pollux.payments p on p.gateway = i.gateway and p.account = i.account and p.reference = i.reference
-  where p.amount_minor <> i.amount_minor or p.currency <> i.currency
-  order by i.ord
-  limit 1;
-  if found then
-    raise exception 'payments not tracked: element %: payment %/% is already tracked with % %, not % %', bad.ord - 1, bad.gateway, bad.reference,
-      bad.known_amount, bad.known_currency, bad.amount_minor, bad.currency
-      using errcode = 'unique_violation', hint = 'Nothing was written. A payment keeps its amount; another amount is another payment.';
+  -- as many new ones as elements: none was known, none came twice
+  if cardinality(fresh) < jsonb_array_length(payments) then
+    select i.ord, i.amount_minor, i.currency, p.amount_minor as known_amount, p.currency as known_currency, i.gateway, i.reference into bad
+    from pollux.incoming(payments) i
+    join pollux.payments p on p.gateway = i.gateway and p.account = i.account and p.reference = i.reference
+    where p.amount_minor <> i.amount_minor or p.currency <> i.currency
+    order by i.ord
+    limit 1;
+    if found then
+      raise exception 'payments not tracked: element %: payment %/% is already tracked with % %, not % %', bad.ord - 1, bad.gateway, bad.reference,
+        bad.known_amount, bad.known_currency, bad.amount_minor, bad.currency
+        using errcode = 'unique_violation', hint = 'Nothing was written. A payment keeps its amount; another amount is another payment.';
+    end if;
   end if;
 
   return query
@@ -370,16 +405,31 @@ comment on function pollux.track_payments is 'Tracks many pending payments in on
 
 -- A pending payment has a job from the statement on that inserts it, whoever inserts it.
 -- +goose StatementBegin
-create function pollux.payment_begins() returns trigger language plpgsql as $$
+create function pollux.payments_begin() returns trigger language plpgsql as $$
 begin
   insert into pollux.poll_jobs (payment_id, gateway, lane, next_poll_at)
-  values (new.id, new.gateway, new.lane, new.poll_after);
+  select id, gateway, lane, poll_after
+  from begun
+  where status = 'pending';
   return null;
 end $$;
 -- +goose StatementEnd
 
-create trigger payment_begins after insert on pollux.payments
-  for each row when (new.status = 'pending') execute function pollux.payment_begins();
+create trigger payments_begin after insert on pollux.payments
+  referencing new table as begun
+  for each statement execute function pollux.payments_begin();
+
+-- A job begins in no other way. (Inside the trigger above the depth is 1.)
+-- +goose StatementBegin
+create function pollux.jobs_begin() returns trigger language plpgsql as $$
+begin
+  raise exception 'a poll job begins with its payment' using errcode = 'check_violation', constraint = 'poll_jobs_while_pending',
+    hint = 'Call pollux.track_payment, or insert into pollux.payments.';
+end $$;
+-- +goose StatementEnd
+
+create trigger jobs_begin before insert on pollux.poll_jobs
+  for each statement when (pg_trigger_depth() = 0) execute function pollux.jobs_begin();
 
 -- The status machine. Only an operator may contradict a final status, and nobody makes a payment pending again.
 -- +goose StatementBegin
@@ -399,28 +449,30 @@ begin
 end $$;
 -- +goose StatementEnd
 
-create trigger payment_turns before update of status on pollux.payments
+create trigger payment_turns before update on pollux.payments
   for each row when (old.status <> new.status) execute function pollux.payment_turns();
 
 -- Whoever finishes a payment (a poll, a webhook, an operator) writes its event and ends its job with the same statement.
--- Two scans of the changed rows are hashed together: a nested loop planned for one row would be used for a thousand.
+-- The two scans of the changed rows are hashed together: a nested loop planned for one row would be used for a thousand.
 -- +goose StatementBegin
-create function pollux.payments_turned() returns trigger language plpgsql set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off as $$
+create function pollux.payments_turned() returns trigger language plpgsql
+set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set timezone = 'UTC' as $$
 declare
   turned bigint[];
 begin
   with event as (
     insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
-    select a.id || '-' || a.revision || '-' || a.status, a.id,
-      case when b.status <> 'pending' and a.status = 'succeeded' then 'payments.late_success.' || a.gateway
-           else 'payments.resolved.' || a.gateway || '.' || a.status end,
-      json_build_object('event_id', a.id || '-' || a.revision || '-' || a.status, 'payment_id', a.id, 'gateway', a.gateway, 'account', a.account,
-        'reference', a.reference, 'merchant_reference', a.merchant_reference, 'class', a.class, 'amount_minor', a.amount_minor,
-        'currency', a.currency, 'status', a.status, 'previous_status', b.status, 'status_detail', a.status_detail,
-        'source', a.status_source, 'occurred_at', a.status_updated_at, 'metadata', a.metadata),
-      a.traceparent
+    select e.event_id, e.payment_id,
+      case when e.previous_status <> 'pending' and e.status = 'succeeded' then 'payments.late_success.' || e.gateway
+           else 'payments.resolved.' || e.gateway || '.' || e.status end,
+      row_to_json(e), a.traceparent
     from after a
     join before b on b.id = a.id
+    cross join lateral (
+      select a.id || '-' || a.revision || '-' || a.status as event_id, a.id as payment_id, a.gateway, a.account, a.reference,
+        a.merchant_reference, a.class, a.amount_minor, a.currency, a.status, b.status as previous_status, a.status_detail,
+        a.status_source as source, a.status_updated_at as occurred_at, a.metadata
+    ) e
     where a.status <> b.status
     returning payment_id
   )
@@ -438,10 +490,8 @@ begin
   delete from pollux.poll_jobs
   where payment_id = any (turned);
   update pollux.dead_letters d
-  set state = 'resolved', closed_at = now(), closed_by = p.status_source
-  from pollux.payments p
-  where p.id = d.payment_id
-    and d.payment_id = any (turned)
+  set state = 'resolved', closed_at = now(), closed_by = (select p.status_source from pollux.payments p where p.id = d.payment_id)
+  where d.payment_id = any (turned)
     and d.state in ('open', 'replaying');
 end $$;
 -- +goose StatementEnd
@@ -450,11 +500,11 @@ create trigger payments_turned after update on pollux.payments
   referencing old table as before new table as after
   for each statement execute function pollux.payments_turned();
 
--- A job goes only with its payment's end. Plans are pinned to the index: one made while the tables were empty would scan them later.
+-- A job goes only with its payment's end.
 -- +goose StatementBegin
-create function pollux.jobs_ended() returns trigger language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+create function pollux.jobs_end() returns trigger language plpgsql set enable_seqscan = off as $$
 begin
-  if exists (select from gone g join pollux.payments p on p.id = g.payment_id where p.status = 'pending') then
+  if exists (select from pollux.payments where id = any (array(select payment_id from gone)) and status = 'pending') then
     raise exception 'a pending payment keeps its poll job' using errcode = 'check_violation', constraint = 'poll_jobs_while_pending',
       hint = 'To stop polling a payment, hand it to a person; to end it, give it a final status.';
   end if;
@@ -462,30 +512,46 @@ begin
 end $$;
 -- +goose StatementEnd
 
-create trigger jobs_ended after delete on pollux.poll_jobs
+create trigger jobs_end after delete on pollux.poll_jobs
   referencing old table as gone
-  for each statement execute function pollux.jobs_ended();
+  for each statement execute function pollux.jobs_end();
 
+-- Nor does a job change its payment, nor a pending payment go.
 -- +goose StatementBegin
-create function pollux.job_begins() returns trigger language plpgsql as $$
+create function pollux.stays() returns trigger language plpgsql as $$
 begin
-  if not exists (select from pollux.payments p where p.id = new.payment_id and p.status = 'pending') then
-    raise exception 'payment % is not pending: it has no poll job', new.payment_id using errcode = 'check_violation', constraint = 'poll_jobs_while_pending';
-  end if;
-  return new;
+  raise exception '%', tg_argv[0] using errcode = 'check_violation', constraint = 'poll_jobs_while_pending';
 end $$;
 -- +goose StatementEnd
 
--- Jobs begin with their payment (depth 2: inside that trigger), where there is nothing left to check.
-create trigger job_begins before insert on pollux.poll_jobs
-  for each row when (pg_trigger_depth() < 1) execute function pollux.job_begins();
+create trigger job_stays after update on pollux.poll_jobs -- a row that a trigger sees before is locked once more
+  for each row when (old.payment_id <> new.payment_id) execute function pollux.stays('a poll job keeps its payment');
+create trigger payment_stays before delete on pollux.payments
+  for each row when (old.status = 'pending') execute function pollux.stays('a pending payment is not deleted');
+
+-- +goose StatementBegin
+create function pollux.truncated() returns trigger language plpgsql as $$
+begin
+  if exists (select from pollux.payments p where p.status = 'pending' and not exists (select from pollux.poll_jobs j where j.payment_id = p.id))
+    or exists (select from pollux.poll_jobs j where not exists (select from pollux.payments p where p.id = j.payment_id)) then
+    raise exception 'payments and poll jobs go together' using errcode = 'check_violation', constraint = 'poll_jobs_while_pending',
+      hint = 'To empty the record: truncate pollux.payments, pollux.poll_jobs, pollux.dead_letters';
+  end if;
+  return null;
+end $$;
+-- +goose StatementEnd
+
+create trigger payments_truncated after truncate on pollux.payments for each statement execute function pollux.truncated();
+create trigger jobs_truncated after truncate on pollux.poll_jobs for each statement execute function pollux.truncated();
 
 -- Hands a payment to a person: its job must be dead by now. A payment that dies again after a replay keeps its letter.
 -- +goose StatementBegin
 create function pollux.bury(
   payment_id bigint, reason text, last_class text, http_status smallint, gateway_status text, message text,
   policy text, worker text, trace_id text, body bytea
-) returns void language sql as $$
+) returns void language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
   insert into pollux.dead_letters as d (payment_id, gateway, account, class, amount_minor, currency, reason, last_class, http_status,
     gateway_status, message, attempts, failures, deferrals, replays, policy, worker, trace_id, body, last_attempts)
   select p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, bury.reason, bury.last_class, bury.http_status,
@@ -503,13 +569,13 @@ create function pollux.bury(
   set state = 'open', reason = excluded.reason, last_class = excluded.last_class, http_status = excluded.http_status,
       gateway_status = excluded.gateway_status, message = excluded.message, attempts = excluded.attempts, failures = excluded.failures,
       deferrals = excluded.deferrals, replays = excluded.replays, policy = excluded.policy, worker = excluded.worker,
-      trace_id = excluded.trace_id, body = excluded.body, last_attempts = excluded.last_attempts, died_at = now()
-$$;
+      trace_id = excluded.trace_id, body = excluded.body, last_attempts = excluded.last_attempts, died_at = now();
+end $$;
 -- +goose StatementEnd
 
 -- A dead letter announces itself, each time that it dies.
 -- +goose StatementBegin
-create function pollux.dead_letter_begins() returns trigger language plpgsql as $$
+create function pollux.dead_letter_begins() returns trigger language plpgsql set timezone = 'UTC' as $$
 declare
   event_id text := coalesce(new.payment_id::text, 'message-' || new.id) || '-dead-' || new.replays || '-' || new.reason;
 begin
@@ -532,8 +598,13 @@ create trigger dead_letter_again after update on pollux.dead_letters
 
 -- ------------------------------------------------------------------------------------------------ partitions
 
+-- Locks are waited for a moment only, for whoever comes after waits behind: a dump that reads a table for an hour must not stop the payments.
+-- Parents are locked before their parts, as by everybody else.
+
+-- Makes the partition of a day and returns whether it was missing.
 -- +goose StatementBegin
-create function pollux.make_partition(parent text, day date) returns boolean language plpgsql set lock_timeout = '5s' as $$
+create function pollux.make_partition(parent text, day date) returns boolean language plpgsql
+set lock_timeout = '500ms' set timezone = 'UTC' set enable_seqscan = off as $$
 declare
   part text := parent || '_' || to_char(day, 'YYYYMMDD');
   key text := case parent when 'outbox' then 'created_at' else 'at' end;
@@ -542,6 +613,8 @@ begin
     return false;
   end if;
   execute format('create table pollux.%I (like pollux.%I including defaults including constraints)', part, parent);
+  execute format('lock table only pollux.%I in share update exclusive mode', parent);
+  execute format('lock table pollux.%I in access exclusive mode', parent || '_default');
   -- rows that came while nobody made partitions lie in the default one
   execute format('with moved as (delete from pollux.%I where %I >= %L and %I < %L returning *) insert into pollux.%I select * from moved',
     parent || '_default', key, day::timestamptz, key, (day + 1)::timestamptz, part);
@@ -550,55 +623,85 @@ begin
 end $$;
 -- +goose StatementEnd
 
+-- Drops the partition of a day and returns whether it did: events that are not published stay.
 -- +goose StatementBegin
-create function pollux.maintain(keep_events interval, keep_attempts interval)
-returns table (made integer, dropped integer) language plpgsql set lock_timeout = '5s' set timezone = 'UTC' as $$
+create function pollux.drop_partition(parent text, part text) returns boolean language plpgsql
+set lock_timeout = '500ms' set enable_seqscan = off as $$
 declare
-  parent text;
-  part record;
-  keep interval;
-  waiting boolean;
+  waiting boolean := false;
 begin
-  made := 0;
-  dropped := 0;
-  if not pg_try_advisory_xact_lock(hashtext('pollux.maintain')) then
-    return next;
-    return;
+  if parent = 'outbox' then
+    execute format('select exists (select from pollux.%I where published_at is null)', part) into waiting;
+    if not waiting then
+      execute format('lock table only pollux.%I in access exclusive mode', parent);
+      execute format('lock table pollux.%I in access exclusive mode', part);
+      execute format('select exists (select from pollux.%I where published_at is null)', part) into waiting;
+    end if;
   end if;
-  foreach parent in array array['outbox', 'poll_attempts'] loop
-    keep := case parent when 'outbox' then keep_events else keep_attempts end;
-    for d in 0..3 loop
-      if pollux.make_partition(parent, current_date + d) then
-        made := made + 1;
-      end if;
-    end loop;
-    for part in
-      select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') as day
-      from pg_inherits i
-      join pg_class c on c.oid = i.inhrelid
-      where i.inhparent = ('pollux.' || parent)::regclass and c.relname ~ '_\d{8}$'
-    loop
-      continue when (part.day + 1)::timestamptz > now() - keep;
-      if parent = 'outbox' then
-        execute format('select exists (select from pollux.%I where published_at is null)', part.relname) into waiting;
-        continue when waiting;
-      end if;
-      execute format('drop table pollux.%I', part.relname);
-      dropped := dropped + 1;
-    end loop;
-  end loop;
-  return next;
+  if not waiting then
+    execute format('drop table pollux.%I', part);
+  end if;
+  return not waiting;
 end $$;
 -- +goose StatementEnd
 
-comment on function pollux.maintain is 'Makes the partitions of today and the three days after and drops those past their time. A partition with unpublished events is never dropped.';
+-- Does one thing that is to be done, in a transaction of its own so that its locks are short, and says what; null when there is nothing left.
+-- +goose StatementBegin
+create function pollux.maintain(keep_events interval, keep_attempts interval) returns text language plpgsql
+set timezone = 'UTC' as $$
+declare
+  parent text;
+  day date;
+  part text;
+  n bigint;
+begin
+  if not pg_try_advisory_xact_lock(hashtext('pollux.maintain')) then
+    return null; -- somebody else is at it
+  end if;
+  for parent, day in
+    select t.name, current_date + d
+    from unnest(array['outbox', 'poll_attempts']) as t(name), generate_series(0, 3) as d
+    order by d
+  loop
+    if pollux.make_partition(parent, day) then
+      return format('made the partition of %s for %s', parent, day);
+    end if;
+  end loop;
+  for parent, part in
+    select p.relname, c.relname
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    join pg_class p on p.oid = i.inhparent
+    where i.inhparent in ('pollux.outbox'::regclass, 'pollux.poll_attempts'::regclass)
+      and case when c.relname ~ '_\d{8}$' then (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamptz end
+        <= now() - case p.relname when 'outbox' then keep_events else keep_attempts end
+    order by c.relname
+  loop
+    if pollux.drop_partition(parent, part) then
+      return format('dropped %s', part);
+    end if;
+  end loop;
+  delete from pollux.outbox_default where created_at < now() - keep_events and published_at is not null;
+  get diagnostics n = row_count;
+  if n = 0 then
+    delete from pollux.poll_attempts_default where at < now() - keep_attempts;
+    get diagnostics n = row_count;
+  end if;
+  return case when n > 0 then format('deleted %s old rows of a default partition', n) end;
+end $$;
+-- +goose StatementEnd
+
+comment on function pollux.maintain is 'Makes the partitions of today and the three days after and drops those past their time, one thing a call: select it until it returns null. A partition with unpublished events is never dropped.';
 
 create table pollux.outbox_default partition of pollux.outbox default;
 create table pollux.poll_attempts_default partition of pollux.poll_attempts default;
-select * from pollux.maintain(interval '1 day', interval '30 days');
+select pollux.make_partition(t, (now() at time zone 'UTC')::date + d)
+from unnest(array['outbox', 'poll_attempts']) as t, generate_series(0, 3) as d;
 
 -- +goose Down
 
-drop function pollux.track_payments, pollux.incoming, pollux.track_payment, pollux.payment_fault, pollux.maintain, pollux.make_partition;
-drop table pollux.streams, pollux.dead_letters, pollux.outbox, pollux.poll_attempts, pollux.poll_jobs, pollux.payments cascade;
-drop function pollux.payment_begins, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_ended, pollux.job_begins, pollux.bury, pollux.dead_letter_begins;
+drop function pollux.track_payments, pollux.element_fault, pollux.incoming, pollux.track_payment, pollux.payment_fault,
+  pollux.maintain, pollux.make_partition, pollux.drop_partition;
+drop table pollux.streams, pollux.dead_letters, pollux.outbox, pollux.poll_attempts, pollux.poll_jobs, pollux.payments;
+drop function pollux.payments_begin, pollux.jobs_begin, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_end,
+  pollux.stays, pollux.truncated, pollux.bury, pollux.dead_letter_begins;

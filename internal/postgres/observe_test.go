@@ -1,0 +1,212 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pollux/internal/message"
+	"pollux/internal/outbox"
+)
+
+var longAgo = time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.UTC)
+
+// looks returns a stream as it is.
+func looks(created time.Time, last uint64) func(context.Context, string) (outbox.StreamState, error) {
+	return func(_ context.Context, name string) (outbox.StreamState, error) {
+		return outbox.StreamState{Name: name, Created: created, LastSequence: last}, nil
+	}
+}
+
+func (r *record) observe(tb testing.TB, name string, created time.Time, last uint64) outbox.Recovery {
+	tb.Helper()
+	found, err := r.relay.Observe(tb.Context(), name, looks(created, last))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return found
+}
+
+func (r *record) states(tb testing.TB) string {
+	tb.Helper()
+	return query[string](tb, r, `select string_agg(state, ' ' order by payment_id) from pollux.poll_jobs`)
+}
+
+// out tracks five payments whose jobs are in each of the states, in this order: scheduled, in_flight, held, deferred, dead.
+func (r *record) out(tb testing.TB) {
+	tb.Helper()
+	r.track(tb, "p", 5)
+	r.exec(tb, `update pollux.poll_jobs set lock_token = gen_random_uuid(), locked_until = now() + interval '1 hour', locked_by = 'me',
+		state = (array['in_flight', 'held', 'deferred'])[payment_id - 1] where payment_id between 2 and 4`)
+	r.exec(tb, `update pollux.poll_jobs set state = 'dead' where payment_id = 5`)
+	r.exec(tb, `select pollux.bury(5, 'attempts', '', 0::smallint, '', '', '', '', '', null)`)
+	r.exec(tb, `update pollux.poll_jobs set next_poll_at = now() + interval '1 hour' where payment_id in (1, 3)`)
+}
+
+func TestAStreamThatGrowsHasLostNothing(t *testing.T) {
+	r := newRecord(t)
+	r.out(t)
+	for _, last := range []uint64{0, 0, 5, 5, 1_000_000} {
+		if found := r.observe(t, message.StreamPoll, longAgo, last); found != (outbox.Recovery{}) {
+			t.Errorf("last %d: %+v", last, found)
+		}
+	}
+	if got := r.states(t); got != "scheduled in_flight held deferred dead" {
+		t.Error(got)
+	}
+}
+
+func TestALostStreamMakesItsJobsDueAtTheirTime(t *testing.T) {
+	for name, last := range map[string]struct {
+		created time.Time
+		last    uint64
+	}{
+		"recreated":          {longAgo.Add(time.Hour), 0},
+		"recreated and full": {longAgo.Add(time.Microsecond), 500},
+		"truncated":          {longAgo, 99},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecord(t)
+			r.out(t)
+			r.observe(t, message.StreamPoll, longAgo, 100)
+			r.observe(t, message.StreamDeferred, longAgo, 100)
+			if found := r.observe(t, message.StreamPoll, last.created, last.last); found != (outbox.Recovery{Lost: true, Jobs: 2}) {
+				t.Errorf("polls: %+v", found)
+			}
+			if got := r.states(t); got != "scheduled scheduled scheduled deferred dead" {
+				t.Error(got)
+			}
+			if found := r.observe(t, message.StreamDeferred, last.created, last.last); found != (outbox.Recovery{Lost: true, Jobs: 1}) {
+				t.Errorf("deferred: %+v", found)
+			}
+			if got := r.states(t); got != "scheduled scheduled scheduled scheduled dead" {
+				t.Error(got)
+			}
+			jobs := r.claim(t, 10, time.Minute)
+			if ids := paymentsOf(jobs); len(ids) != 2 || ids[0] != 2 || ids[1] != 4 { // 3 was held for an hour, and still is not due
+				t.Errorf("claimed %v", ids)
+			}
+			if found := r.observe(t, message.StreamPoll, last.created, last.last+1); found.Lost {
+				t.Error("the loss is seen twice")
+			}
+			if at := query[bool](t, r, `select bool_and(lost_at is not null) from pollux.streams`); !at {
+				t.Error("nobody can see when it was lost")
+			}
+			requireSound(t, r)
+		})
+	}
+}
+
+func TestALostStreamMakesItsEventsPublishable(t *testing.T) {
+	for name, c := range map[string]struct {
+		created time.Time
+		last    uint64
+		lost    int
+	}{
+		"recreated":                        {longAgo.Add(time.Hour), 0, 10},
+		"recreated, with others' messages": {longAgo.Add(time.Hour), 20, 10},
+		"truncated":                        {longAgo, 7, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecord(t)
+			ids := r.finish(t, "p", 10)
+			var b broker
+			r.publish(t, 100, time.Second, &b)
+			r.observe(t, message.StreamEvents, longAgo, 10)
+			r.observe(t, message.StreamDead, longAgo, 10)
+			if found := r.observe(t, message.StreamDead, c.created, c.last); found.Events != 0 {
+				t.Errorf("%d events of another stream are published again", found.Events)
+			}
+			if found := r.observe(t, message.StreamEvents, c.created, c.last); found != (outbox.Recovery{Lost: true, Events: c.lost}) {
+				t.Errorf("%+v", found)
+			}
+			b.stored = nil
+			if n := r.publish(t, 100, time.Second, &b); n != c.lost {
+				t.Errorf("%d events are published again", n)
+			}
+			for i, id := range ids[10-c.lost:] {
+				if b.stored[i] != id {
+					t.Errorf("%s is published as %s", id, b.stored[i])
+				}
+			}
+		})
+	}
+}
+
+func TestRelaysThatSeeTheSameLossPutItRightOnce(t *testing.T) {
+	r := newRecord(t)
+	r.out(t)
+	r.observe(t, message.StreamPoll, longAgo, 100)
+	var mu sync.Mutex
+	var lost, looking int
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			found, err := r.relay.Observe(t.Context(), message.StreamPoll, func(context.Context, string) (outbox.StreamState, error) {
+				mu.Lock()
+				looking++
+				if looking != 1 {
+					t.Error("two look at once: one could compare an old look with a newer memory")
+				}
+				mu.Unlock()
+				query[int](t, r, `select 1`)
+				mu.Lock()
+				looking--
+				mu.Unlock()
+				return outbox.StreamState{Name: message.StreamPoll, Created: longAgo.Add(time.Hour), LastSequence: 1}, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if found.Lost {
+				lost++
+			}
+		})
+	}
+	wg.Wait()
+	if lost != 1 {
+		t.Errorf("%d relays put it right", lost)
+	}
+}
+
+func TestALookThatFailsIsNotRemembered(t *testing.T) {
+	r := newRecord(t)
+	away := errors.New("no answer")
+	fails := func(context.Context, string) (outbox.StreamState, error) { return outbox.StreamState{}, away }
+	for _, last := range []uint64{10, 20} {
+		if _, err := r.relay.Observe(t.Context(), message.StreamEvents, fails); !errors.Is(err, away) {
+			t.Fatal(err)
+		}
+		if found := r.observe(t, message.StreamEvents, longAgo, last); found.Lost {
+			t.Error("a look that failed counts as a loss")
+		}
+	}
+}
+
+// Consumers write while a million leases are ended: neither side may fail for the other.
+func TestALossIsPutRightWhileConsumersWrite(t *testing.T) {
+	r := newRecord(t)
+	for round := range 10 {
+		r.track(t, fmt.Sprintf("p%d-", round), 300)
+		jobs := r.claim(t, 1000, time.Minute)
+		rows := r.read(t, jobs)
+		r.observe(t, message.StreamPoll, longAgo.Add(time.Duration(round)*time.Hour), 100)
+		var wg sync.WaitGroup
+		wg.Go(func() { r.observe(t, message.StreamPoll, longAgo, uint64(round)) })
+		for at := 0; at < len(jobs); at += 100 {
+			wg.Go(func() {
+				end := min(at+100, len(jobs))
+				if _, err := r.jobs.Write(t.Context(), mixed(jobs[at:end], rows[at:end]), "worker", time.Minute); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		requireSound(t, r)
+	}
+}
