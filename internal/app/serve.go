@@ -3,7 +3,9 @@ package app
 import (
 	"context"
 	"errors"
+	"log"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -31,6 +33,8 @@ func serve(ctx context.Context, cfg config.Config, name string, service Service)
 			tel.Log.Warn("closing telemetry", "error", err)
 		}
 	}()
+	log.SetFlags(0)
+	log.SetOutput(strayLines{tel})
 	pages, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	var g errgroup.Group
@@ -44,6 +48,16 @@ func serve(ctx context.Context, cfg config.Config, name string, service Service)
 	tel.Log.Info("stopped", "reason", context.Cause(ctx), "error", err)
 	done()
 	return errors.Join(err, g.Wait())
+}
+
+// strayLines takes what libraries write to the standard log. net/http writes there up to 4 KiB of what a gateway sent unasked: the beginning says what
+// happened, the rest may be anything.
+type strayLines struct{ tel *telemetry.Telemetry }
+
+// Write logs the beginning of a line.
+func (s strayLines) Write(line []byte) (int, error) {
+	s.tel.Log.Warn("a library says", "line", strings.TrimSpace(string(line[:min(len(line), 60)])))
+	return len(line), nil
 }
 
 // await asks until a dependency is there and as it must be, since an orchestrator starts everything at the same time. Each failure says what to
