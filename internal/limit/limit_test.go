@@ -210,20 +210,26 @@ func TestCancelledTurnsAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, limit.Config{Rate: 10, Burst: 1})
 		for range 100 {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			r := l.Acquire(ctx, limit.Fresh)
+			time.Sleep(time.Second)
+			if why := try(l, limit.Fresh); why != limit.WhyAdmitted {
+				t.Fatalf("after a quiet second: %q", why)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			got := make(chan limit.Refusal)
+			go func() { got <- l.Acquire(ctx, limit.Fresh) }()
+			synctest.Wait()
+			l.Return(time.Now())
 			cancel()
-			if !r.Refused() {
+			if r := <-got; !r.Refused() {
 				l.Return(time.Now())
 			}
-			time.Sleep(time.Second)
 			if s := l.Snapshot(time.Now()); s.UnderWay != 0 || s.Waiting != [4]int{} {
 				t.Fatalf("%d under way, %v waiting, after all have gone", s.UnderWay, s.Waiting)
 			}
 			if why := try(l, limit.Fresh); why != limit.WhyAdmitted {
-				t.Fatalf("a second later: %q", why)
+				t.Fatalf("the turn is lost: %q", why)
 			}
-			l.Return(time.Now())
+			l.Release(time.Now())
 		}
 	})
 }
@@ -266,10 +272,6 @@ func TestWaitForAPlaceIsBounded(t *testing.T) {
 func TestPauseSendsAwayIsNeverShortenedAndEndsWithoutAHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, limit.Config{Rate: 10, Burst: 10})
-		time.Sleep(time.Hour) // a full bucket
-		for range 10 {
-			try(l, limit.Fresh)
-		}
 		waiting := make(chan limit.Refusal, 1)
 		go func() { waiting <- l.Acquire(t.Context(), limit.Fresh) }()
 		synctest.Wait()
@@ -294,6 +296,44 @@ func TestPauseSendsAwayIsNeverShortenedAndEndsWithoutAHerd(t *testing.T) {
 		}
 		if passed < 9 || passed > 10 {
 			t.Errorf("%d calls in the first second after the pause, the rate is 10/s", passed)
+		}
+	})
+}
+
+func TestPauseEmptiesTheBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, limit.Config{Rate: 10, Burst: 10})
+		time.Sleep(time.Hour)
+		if why := try(l, limit.Fresh); why != limit.WhyAdmitted {
+			t.Fatal(why)
+		}
+		l.Pause(time.Now(), time.Now().Add(time.Minute))
+		l.Return(time.Now()) // does not fill it either
+		time.Sleep(time.Minute)
+		if why := try(l, limit.Fresh); why != limit.WhyBusy {
+			t.Errorf("%q in the moment in which the pause ends", why)
+		}
+	})
+}
+
+func TestSmallerShareTakesTokensAwayAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newLimiter(t, limit.Config{Rate: 10, Burst: 10}), newLimiter(t, limit.Config{Rate: 10, Burst: 10})
+		b.SetShare(time.Now(), 0)
+		time.Sleep(time.Hour)
+		a.SetShare(time.Now(), 0.5)
+		b.SetShare(time.Now(), 0.5)
+		for name, c := range map[string]struct {
+			l    *limit.Limiter
+			want int
+		}{"who had all": {a, 5}, "who had none": {b, 0}} {
+			n := 0
+			for !c.l.Try(time.Now(), limit.Fresh).Refused() {
+				n++
+			}
+			if n != c.want {
+				t.Errorf("%s made %d calls at once, want %d", name, n, c.want)
+			}
 		}
 	})
 }
