@@ -218,8 +218,8 @@ func TestCancelledTurnsAreNotLost(t *testing.T) {
 			got := make(chan limit.Refusal)
 			go func() { got <- l.Acquire(ctx, limit.Fresh) }()
 			synctest.Wait()
-			l.Return(time.Now())
 			cancel()
+			l.Return(time.Now())
 			if r := <-got; !r.Refused() {
 				l.Return(time.Now())
 			}
