@@ -138,16 +138,16 @@ func (c *Consumer) fetch(ctx context.Context) ([]Delivery, error) {
 // freeSlots waits for a free slot and takes all that are free, or none when ctx ends. While results cannot be recorded one payment at a
 // time is tried: whatever the gateway says about more would be lost, and asked again.
 func (c *Consumer) freeSlots(ctx context.Context) int {
+	if !c.takeSlot(ctx) {
+		return 0
+	}
 	if c.recorder.Failing() {
-		n := 0
+		n := 1
 		for n < c.cfg.Workers && c.takeSlot(ctx) {
 			n++
 		}
 		c.release(n - 1)
-		return min(n, 1)
-	}
-	if !c.takeSlot(ctx) {
-		return 0
+		return 1
 	}
 	for n := 1; ; n++ {
 		select {
@@ -180,15 +180,6 @@ func (c *Consumer) end(err error) {
 	}
 }
 
-// awaitRecord waits until the record can be reached. Nothing is fetched meanwhile, so that no message is delivered over and over for a trouble of ours.
-func (c *Consumer) awaitRecord(ctx context.Context) {
-	_ = backoff.Retry(func() error {
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		defer cancel()
-		return c.record.Ping(ctx)
-	}, backoff.WithContext(patience(100*time.Millisecond, 2*time.Second), ctx)) // it ends with success or with ctx
-}
-
 // task is a delivery on its way.
 type task struct {
 	delivery    Delivery
@@ -214,9 +205,7 @@ func (c *Consumer) handle(ctx, work context.Context, deliveries []Delivery) {
 		c.giveBack(tasks, 0)
 		return
 	case err != nil:
-		c.giveBack(tasks, redelivery.LocalDelay)
-		c.log.WarnContext(ctx, "the record cannot be read; nothing is fetched until it can be reached", "error", err)
-		c.awaitRecord(ctx)
+		c.unread(ctx, tasks, err)
 		return
 	}
 	held, now := c.source.Held(), time.Now()
@@ -227,6 +216,26 @@ func (c *Consumer) handle(ctx, work context.Context, deliveries []Delivery) {
 		t.seen = c.observe(t, held)
 		c.carryOut(work, t, t.policy.Decide(t.seen))
 	}
+}
+
+// unread gives back deliveries whose rows cannot be read. While the record is away nothing is fetched, by nobody, so that they may come back soon. A
+// record that can be reached and not be read is fetched for all the same: they come back late, or each would be delivered over and over.
+func (c *Consumer) unread(ctx context.Context, tasks []*task, err error) {
+	if c.ping(ctx) == nil {
+		c.log.ErrorContext(ctx, "the record can be reached but not be read; deliveries go back to the broker", "error", err, "retry_in", c.cfg.AckWait)
+		c.giveBack(tasks, c.cfg.AckWait)
+		return
+	}
+	c.log.WarnContext(ctx, "the record is away; nothing is fetched until it is back", "error", err)
+	c.giveBack(tasks, redelivery.LocalDelay)
+	_ = backoff.Retry(func() error { return c.ping(ctx) },
+		backoff.WithContext(patience(100*time.Millisecond, 2*time.Second), ctx)) // it ends with success or with ctx
+}
+
+func (c *Consumer) ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return c.record.Ping(ctx)
 }
 
 func (c *Consumer) giveBack(tasks []*task, delay time.Duration) {

@@ -32,14 +32,19 @@ type Recorder struct {
 	in        chan entry
 	expected  atomic.Int64
 	failing   atomic.Bool
-	gathering sync.Mutex // of the writers that are not writing one gathers; two would share what comes and write halves
+	gathering chan struct{} // of the writers that are not writing one gathers; two would share what comes and write halves
 	writers   sync.WaitGroup
-	hurry     chan struct{}
-	once      sync.Once
-
-	adding sync.RWMutex // held for reading while a result is handed in
-	closed bool
+	hurry     event
+	closed    event
 }
+
+// event happens once.
+type event struct {
+	once sync.Once
+	c    chan struct{}
+}
+
+func (e *event) happen() { e.once.Do(func() { close(e.c) }) }
 
 type entry struct {
 	result Result
@@ -51,7 +56,8 @@ var ErrClosed = errors.New("the recorder is closed")
 
 // NewRecorder returns a running recorder. Close ends it.
 func NewRecorder(cfg RecorderConfig, record Record, metrics Metrics, log *slog.Logger) *Recorder {
-	r := &Recorder{cfg: cfg, record: record, metrics: metrics, log: log, in: make(chan entry, cfg.Batch), hurry: make(chan struct{})}
+	r := &Recorder{cfg: cfg, record: record, metrics: metrics, log: log, in: make(chan entry, cfg.Batch), gathering: make(chan struct{}, 1),
+		hurry: event{c: make(chan struct{})}, closed: event{c: make(chan struct{})}}
 	for range cfg.Writers {
 		r.writers.Go(r.run)
 	}
@@ -64,33 +70,43 @@ func (r *Recorder) Expect() { r.expected.Add(1) }
 // Forget takes an announcement back.
 func (r *Recorder) Forget() { r.expected.Add(-1) }
 
-// Add hands in an announced result. done is called once, when the result is written or could not be; that is at once, with ErrClosed,
-// after Close.
+// Add hands in an announced result. done is called once, when the result is written or could not be; after Close that is at once, with ErrClosed.
 func (r *Recorder) Add(result Result, done func(Verdict, error)) {
-	r.adding.RLock()
-	defer r.adding.RUnlock()
-	if r.closed {
+	select {
+	case r.in <- entry{result, done}:
+	case <-r.closed.c:
 		r.Forget()
 		done(Verdict{}, ErrClosed)
 		return
 	}
-	r.in <- entry{result, done}
+	select {
+	case <-r.closed.c: // perhaps nobody gathers any more
+		r.turnAway()
+	default:
+	}
+}
+
+func (r *Recorder) turnAway() {
+	for {
+		select {
+		case e := <-r.in:
+			r.Forget()
+			e.done(Verdict{}, ErrClosed)
+		default:
+			return
+		}
+	}
 }
 
 // Failing reports whether the last results could not be written in all of Patience, and none was since.
 func (r *Recorder) Failing() bool { return r.failing.Load() }
 
 // GiveUp ends the patience for good: what cannot be written at the first try is not tried again. It is for a process that ends.
-func (r *Recorder) GiveUp() { r.once.Do(func() { close(r.hurry) }) }
+func (r *Recorder) GiveUp() { r.hurry.happen() }
 
 // Close writes what was added and returns. It may be called again.
 func (r *Recorder) Close() {
-	r.adding.Lock()
-	if !r.closed {
-		r.closed = true
-		close(r.in)
-	}
-	r.adding.Unlock()
+	r.closed.happen()
 	r.writers.Wait()
 }
 
@@ -115,39 +131,54 @@ func (r *Recorder) run() {
 
 // gather waits for a result and adds to it what is there and, for Linger, what is on its way. It returns nothing when the recorder is closed.
 func (r *Recorder) gather(batch []entry, timer *time.Timer) []entry {
-	r.gathering.Lock()
-	defer r.gathering.Unlock()
-	first, open := <-r.in
-	if !open {
+	r.gathering <- struct{}{}
+	defer func() { <-r.gathering }()
+	first, ok := r.first()
+	if !ok {
 		return batch
 	}
-	r.expected.Add(-1)
+	r.Forget()
 	batch = append(batch, first)
 	timer.Reset(r.cfg.Linger)
 	for len(batch) < r.cfg.Batch {
-		e, more := r.next(timer)
-		if !more {
+		e, ok := r.next(timer)
+		if !ok {
 			break
 		}
-		r.expected.Add(-1)
+		r.Forget()
 		batch = append(batch, e)
 	}
 	return batch
 }
 
-// next returns a result that is there, or one that is on its way if it comes in time.
-func (r *Recorder) next(timer *time.Timer) (e entry, more bool) {
+// first waits for a result. It returns none when the recorder is closed and none is left.
+func (r *Recorder) first() (e entry, ok bool) {
 	select {
-	case e, more = <-r.in:
-		return e, more
+	case e = <-r.in:
+		return e, true
+	case <-r.closed.c:
+	}
+	select {
+	case e = <-r.in:
+		return e, true
+	default:
+		return e, false
+	}
+}
+
+// next returns a result that is there, or one that is on its way if it comes in time.
+func (r *Recorder) next(timer *time.Timer) (e entry, ok bool) {
+	select {
+	case e = <-r.in:
+		return e, true
 	default:
 	}
 	if r.expected.Load() <= 0 {
 		return e, false
 	}
 	select {
-	case e, more = <-r.in:
-		return e, more
+	case e = <-r.in:
+		return e, true
 	case <-timer.C:
 		return e, false
 	}
@@ -191,7 +222,7 @@ func (r *Recorder) patiently(results []Result) ([]Verdict, error) {
 		}
 		select {
 		case <-time.After(wait):
-		case <-r.hurry:
+		case <-r.hurry.c:
 			return nil, err
 		}
 	}

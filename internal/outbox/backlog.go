@@ -33,7 +33,8 @@ type backlog struct {
 // level is what is known of a queue.
 type level struct {
 	room    int
-	spent   bool      // something was claimed since it was asked
+	flying  int       // claimed and perhaps not at the broker yet
+	spent   bool      // something was claimed or published since it was asked
 	askAt   time.Time // when it is to be asked again
 	missing bool      // it has no consumer
 	penalty time.Duration
@@ -123,7 +124,7 @@ func (b *backlog) ask(ctx context.Context, q Queue) error {
 	case !exists:
 		l.askAt = now.Add(b.every)
 	default:
-		l.room, l.askAt = max(b.bound-n, 0), now.Add(b.every)
+		l.room, l.askAt = max(b.bound-n-l.flying, 0), now.Add(b.every)
 		if l.room < b.half() {
 			l.askAt = now.Add(min(b.every, soon))
 		}
@@ -142,7 +143,7 @@ func (b *backlog) took(jobs []Job) {
 	served := make(map[Queue]bool, 1)
 	for _, j := range jobs {
 		l := b.queues[j.Queue]
-		l.room, l.spent = l.room-1, true
+		l.room, l.flying, l.spent = l.room-1, l.flying+1, true
 		served[j.Queue] = true
 	}
 	order := make([]Queue, 0, len(b.order))
@@ -156,12 +157,17 @@ func (b *backlog) took(jobs []Job) {
 	b.order = order
 }
 
-// stored notes whether messages of queues were stored. Those of a queue of which none was are left in the database for a while, longer each time: its
-// subject may be forbidden, and it must not hold up the others by its timeouts. Then the broker is asked before anything is claimed.
-func (b *backlog) stored(of map[Queue]bool) {
+// landed notes what became of jobs that were claimed, and whether messages of their queues were stored. Those of a queue of which none was are
+// left in the database for a while, longer each time: its subject may be forbidden, and it must not hold up the others by its timeouts. Then the
+// broker is asked before anything is claimed.
+func (b *backlog) landed(jobs []Job, stored map[Queue]bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for q, ok := range of {
+	for _, j := range jobs {
+		l := b.queues[j.Queue]
+		l.flying, l.spent = l.flying-1, true
+	}
+	for q, ok := range stored {
 		l := b.queues[q]
 		if ok {
 			l.penalty = 0

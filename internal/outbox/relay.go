@@ -106,11 +106,22 @@ func (r *Relay) Run(ctx context.Context) error {
 // every error: events are published although polls cannot be, and the other way round.
 func (r *Relay) Once(ctx context.Context) (polls, events int, err error) {
 	_, watching := r.watch(ctx)
-	polls, polling := drain(ctx, r.polls)
-	r.publishing.Wait()
+	polls, polling := r.drainPolls(ctx)
 	events, telling := drain(ctx, r.events)
 	_, maintaining := r.maintain(ctx)
-	return polls, events, errors.Join(watching, polling, r.failed.take(), telling, maintaining)
+	return polls, events, errors.Join(watching, polling, telling, maintaining)
+}
+
+// drainPolls claims until nothing comes any more although nothing is under way.
+func (r *Relay) drainPolls(ctx context.Context) (total int, err error) {
+	for {
+		n, err := drain(ctx, r.polls)
+		r.publishing.Wait()
+		total += n
+		if err = errors.Join(err, r.failed.take()); err != nil || n == 0 {
+			return total, err
+		}
+	}
 }
 
 // drain runs step until there is nothing to do.
@@ -230,7 +241,7 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 		}
 	}
 	receipts := r.send(ctx, messages)
-	of := make(map[Queue]bool, 1)
+	stored := make(map[Queue]bool, 1) // of a queue that had anything to store
 	var back []Job
 	var aside []SetAside
 	var failure error
@@ -239,15 +250,15 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 		q := jobs[i].Queue
 		switch {
 		case receipt.Err == nil:
-			of[q] = true
+			stored[q] = true
 		case errors.As(receipt.Err, &refused):
 			aside = append(aside, SetAside{Job: jobs[i], Reason: refused.Reason})
 		default:
-			of[q] = of[q] // not stored, unless another of the queue was
+			stored[q] = stored[q]
 			back, failure = append(back, jobs[i]), receipt.Err
 		}
 	}
-	r.backlog.stored(of)
+	r.backlog.landed(jobs, stored)
 	if failure != nil && len(back)+len(aside) < len(jobs) {
 		r.log.WarnContext(ctx, "some polls were not stored; they are due again", "count", len(back), "error", failure)
 		failure = nil
