@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -15,65 +16,81 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"pollux/internal/config"
+	"pollux/internal/terminal"
 )
 
-// The exit codes of every command.
-const (
-	ExitOK       = 0
-	ExitFailed   = 1 // it was tried and went wrong
-	ExitUsage    = 2 // it was not tried: the command line or the configuration is wrong
-	ExitFindings = 3 // it was done, and found something that a person should see
-)
-
-// ErrFindings is the error of a command that was done and found something that a person should see. It is not printed.
-var ErrFindings = errors.New("findings")
-
-// echo is how long after a signal the same one is taken for its echo: wrappers such as timeout(1) send it to the process and to its group.
-const echo = 300 * time.Millisecond
-
-// Main runs a command until it ends or is told to stop by SIGINT or SIGTERM, and returns the exit code. A second signal ends the process
-// at once.
+// Main runs a command until it ends or is told to stop by SIGINT, SIGTERM or, unless it was started to ignore it, SIGHUP, and returns
+// the exit code. A second signal ends the process at once.
 func Main(cmd *cobra.Command) int {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	go func() {
-		s := <-signals
-		stop(fmt.Errorf("told to stop: %s", s))
-		for again := time.Now().Add(echo); ; {
-			<-signals
-			if time.Now().After(again) {
-				os.Exit(ExitFailed)
+	if !signal.Ignored(syscall.SIGHUP) { // nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
+	defer signal.Stop(signals)
+	ended := make(chan struct{})
+	defer close(ended)
+	go obey(signals, ended, stop, func(s os.Signal) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s again: ended at once, without finishing what was begun\n", cmd.Name(), s)
+		os.Exit(ExitFailed)
+	})
+	return Run(ctx, cmd)
+}
+
+// echo is how long after a signal the next one is taken for its echo: wrappers such as timeout(1) send it to the process and to its group.
+const echo = 300 * time.Millisecond
+
+// obey tells a process to stop at the first signal and ends it at a second one.
+func obey(signals <-chan os.Signal, ended <-chan struct{}, stop context.CancelCauseFunc, end func(os.Signal)) {
+	var again time.Time
+	for {
+		select {
+		case <-ended:
+			return
+		case s := <-signals:
+			switch now := time.Now(); {
+			case again.IsZero():
+				again = now.Add(echo)
+				stop(fmt.Errorf("told to stop: %s", s))
+			case now.After(again):
+				end(s)
 			}
 		}
-	}()
+	}
+}
+
+// Run runs a command, says on its standard error what went wrong, and returns the exit code.
+func Run(ctx context.Context, cmd *cobra.Command) int {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.Version = Version()
-	err := cmd.ExecuteContext(ctx)
-	if err != nil && !errors.Is(err, ErrFindings) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", cmd.Name(), err)
-	}
+	beStrict(cmd)
+	which, err := cmd.ExecuteContextC(ctx)
+	complain(ctx, cmd.ErrOrStderr(), which, err)
 	return ExitCode(err)
 }
 
-// ExitCode is the exit code of a command that ended with err.
-func ExitCode(err error) int {
-	var invalid *config.Invalid
-	switch {
-	case err == nil:
-		return ExitOK
-	case errors.Is(err, ErrFindings):
-		return ExitFindings
-	case errors.As(err, &invalid), errors.Is(err, ErrUsage):
-		return ExitUsage
+// complain prints an error and, below it, what to do about it.
+func complain(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) {
+	var said *logged
+	if err == nil || errors.Is(err, ErrFindings) || errors.As(err, &said) {
+		return
 	}
-	return ExitFailed
+	text := err.Error()
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+		text += " (" + cause.Error() + ")"
+	}
+	fmt.Fprintf(w, "%s: %s\n", cmd.Root().Name(), terminal.Lines(text))
+	var hint *hinted
+	var wrong *refused
+	switch {
+	case errors.As(err, &hint):
+		fmt.Fprintf(w, "hint: %s\n", terminal.Lines(hint.hint))
+	case errors.As(err, &wrong) && wrong.commandLine:
+		fmt.Fprintf(w, "hint: %s --help says how it is used\n", cmd.CommandPath())
+	}
 }
-
-// ErrUsage marks an error of the command line.
-var ErrUsage = errors.New("usage")
 
 // Version is the version of this build: that of the module, or the commit that it was built from.
 func Version() string {

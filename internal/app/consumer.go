@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -19,9 +18,9 @@ func ConsumerCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "consumer",
 		Short: "Polls gateways about pending payments and records what they say",
-		Args:  cobra.NoArgs,
+		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Options{Flags: cmd.Flags()})
+			cfg, err := Load(config.Options{Flags: cmd.Flags()})
 			if err != nil {
 				return err
 			}
@@ -34,7 +33,7 @@ func ConsumerCommand() *cobra.Command {
 }
 
 // Consumer works off the queues of all configured gateways until ctx ends.
-func Consumer(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) (err error) {
+func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	gateways, err := adapters(cfg)
 	if err != nil {
 		return err
@@ -45,23 +44,21 @@ func Consumer(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) 
 	}
 	defer pool.Close()
 	record := postgres.NewJobs(pool)
-	if err := await(ctx, tel, "database", record.Check); err != nil {
+	if err := p.await(ctx, p.database, record.Check, record.Ping); err != nil {
 		return err
 	}
-	conn, err := connect(ctx, cfg, "pollux-consumer", tel)
+	conn, err := p.connect(ctx, cfg, "pollux-consumer")
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	tel.Health.Register("database", 2*time.Second, record.Ping)
-	tel.Health.Register("broker", 2*time.Second, ready(conn))
 
 	for _, q := range queues(cfg) {
 		if err := consumerConfig(cfg, q).Validate(); err != nil {
 			return err
 		}
 	}
-	recorder := consumer.NewRecorder(recorderConfig(cfg), record, tel.Metrics, tel.Log)
+	recorder := consumer.NewRecorder(recorderConfig(cfg), record, p.Metrics, p.Log)
 	defer recorder.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
@@ -72,10 +69,10 @@ func Consumer(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) 
 			stop()
 			return errors.Join(err, g.Wait())
 		}
-		worker := consumer.New(consumerConfig(cfg, q), source, gateways[q.Gateway], record, recorder, cfg.PolicyOf(q.Gateway), tel.Metrics, tel.Tracing, tel.Log)
+		worker := consumer.New(consumerConfig(cfg, q), source, gateways[q.Gateway], record, recorder, cfg.PolicyOf(q.Gateway), p.Metrics, p.Tracing, p.Log)
 		g.Go(func() error { return worker.Run(ctx) })
 	}
-	tel.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
+	p.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
 	return g.Wait()
 }
 

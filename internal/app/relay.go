@@ -11,7 +11,6 @@ import (
 	"pollux/internal/config"
 	"pollux/internal/outbox"
 	"pollux/internal/postgres"
-	"pollux/internal/telemetry"
 )
 
 // RelayCommand is the command of the outbox relay.
@@ -20,9 +19,9 @@ func RelayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "outbox-relay",
 		Short: "Publishes due polls and events from PostgreSQL to JetStream",
-		Args:  cobra.NoArgs,
+		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipGateways})
+			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipGateways})
 			if err != nil {
 				return err
 			}
@@ -39,25 +38,30 @@ func RelayCommand() *cobra.Command {
 }
 
 // Relay runs an outbox relay until ctx ends.
-func Relay(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) error {
-	relay, closeAll, err := openRelay(ctx, cfg, tel)
+func Relay(ctx context.Context, cfg config.Config, p *Process) error {
+	relay, closeAll, err := openRelay(ctx, cfg, p)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	tel.Log.InfoContext(ctx, "relay starts", "queues", len(queues(cfg)), "every", cfg.Relay.Every)
+	p.Log.InfoContext(ctx, "relay starts", "queues", len(queues(cfg)), "every", cfg.Relay.Every)
 	return relay.Run(ctx)
 }
 
+// patienceOnce is how long a relay that is started by cron waits for the database and the broker: the next one comes soon.
+const patienceOnce = 30 * time.Second
+
 func relayOnce(cmd *cobra.Command, cfg config.Config) error {
 	ctx := cmd.Context()
-	cfg.Telemetry.Listen = ""
-	tel, err := telemetry.New(ctx, TelemetryConfig(cfg, "outbox-relay"), cmd.ErrOrStderr())
+	cfg.Telemetry.Listen, cfg.Telemetry.PprofListen = "", ""
+	tel, err := openTelemetry(ctx, cfg, "outbox-relay", cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	defer tel.Close(context.WithoutCancel(ctx))
-	relay, closeAll, err := openRelay(ctx, cfg, tel)
+	defer closeTelemetry(ctx, tel)
+	wait, cancel := context.WithTimeout(ctx, patienceOnce)
+	defer cancel()
+	relay, closeAll, err := openRelay(wait, cfg, NewProcess(tel))
 	if err != nil {
 		return err
 	}
@@ -67,34 +71,32 @@ func relayOnce(cmd *cobra.Command, cfg config.Config) error {
 	return err
 }
 
-func openRelay(ctx context.Context, cfg config.Config, tel *telemetry.Telemetry) (*outbox.Relay, func(), error) {
+func openRelay(ctx context.Context, cfg config.Config, p *Process) (*outbox.Relay, func(), error) {
 	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-relay", Indexed: true})
 	if err != nil {
 		return nil, nil, err
 	}
 	record := postgres.NewRelay(pool, cfg.Relay.KeepEvents, cfg.Relay.KeepAttempts)
-	if err := await(ctx, tel, "database", record.Check); err != nil {
+	if err := p.await(ctx, p.database, record.Check, record.Check); err != nil {
 		pool.Close()
 		return nil, nil, err
 	}
-	conn, err := connect(ctx, cfg, "pollux-relay", tel)
+	conn, err := p.connect(ctx, cfg, "pollux-relay")
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
 	}
-	tel.Health.Register("database", 2*time.Second, record.Check)
-	tel.Health.Register("broker", 2*time.Second, ready(conn))
-	relay := outbox.New(relayConfig(cfg), record, conn, tel.Metrics, tel.Log)
+	relay := outbox.New(relayConfig(cfg), record, conn, p.Metrics, p.Log)
 	return relay, func() { conn.Close(); pool.Close() }, nil
 }
 
-// connect opens the broker and checks that its streams are as they were declared.
-func connect(ctx context.Context, cfg config.Config, name string, tel *telemetry.Telemetry) (*broker.Conn, error) {
-	conn, err := broker.Connect(ctx, brokerConfig(cfg, name), tel.Log)
+// connect opens the broker and waits until its streams are as they were declared.
+func (p *Process) connect(ctx context.Context, cfg config.Config, name string) (*broker.Conn, error) {
+	conn, err := broker.Connect(ctx, brokerConfig(cfg, name), p.Log)
 	if err != nil {
 		return nil, err
 	}
-	if err := await(ctx, tel, "broker", conn.Check); err != nil {
+	if err := p.await(ctx, p.broker, conn.Check, ready(conn)); err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -29,17 +29,16 @@ func Command() *cobra.Command {
 the payments that are with a person. The services are consumer and outbox-relay.
 
 Exit codes: 0 done, 1 it went wrong, 2 the command line or the configuration is wrong, 3 done, and something was found that a person should see.`,
-		Args: cobra.NoArgs,
+		Args: app.NoArgs,
 	}
 	config.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringP("output", "o", "table", "table, or json for machines")
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if o := output(cmd); o != "table" && o != "json" {
-			return fmt.Errorf("%w: -o %s: table or json", app.ErrUsage, o)
+			return app.Usage("-o %s: table or json", o)
 		}
 		return nil
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", app.ErrUsage, err) })
 	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), versionCommand())
 	return cmd
 }
@@ -48,7 +47,7 @@ func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Shows which build this is",
-		Args:  cobra.NoArgs,
+		Args:  app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			fmt.Fprintln(cmd.OutOrStdout(), app.Version())
 			return nil
@@ -63,7 +62,7 @@ func output(cmd *cobra.Command) string {
 
 // load reads the configuration for a command that uses only a part of it.
 func load(cmd *cobra.Command, skip config.Skip) (config.Config, error) {
-	return config.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways})
+	return app.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways})
 }
 
 // withDatabase opens the database for fn.

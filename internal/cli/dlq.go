@@ -37,7 +37,7 @@ func dlqList() *cobra.Command {
 	var f deadletter.Filter
 	var page deadletter.Page
 	cmd := &cobra.Command{
-		Use: "list", Short: "Lists dead letters, the newest first", Args: cobra.NoArgs,
+		Use: "list", Short: "Lists dead letters, the newest first", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withDatabase(cmd, func(ctx context.Context, pool *pgxpool.Pool) error {
 				letters, err := deadletter.NewDesk(postgres.NewLetters(pool)).List(ctx, f, page)
@@ -175,10 +175,10 @@ counted. It may be interrupted and called again: what is being replayed is not o
 				return err
 			}
 			if len(ids) > 0 && (all || f != deadletter.Filter{}) {
-				return fmt.Errorf("%w: ids or a filter, not both", app.ErrUsage)
+				return app.Usage("ids or a filter, not both")
 			}
 			if len(ids) == 0 && !all && f == (deadletter.Filter{}) {
-				return fmt.Errorf("%w: %w", app.ErrUsage, errNothingChosen)
+				return app.Usage("%w", errNothingChosen)
 			}
 			return withDatabase(cmd, func(ctx context.Context, pool *pgxpool.Pool) error {
 				desk := deadletter.NewDesk(postgres.NewLetters(pool))
@@ -233,7 +233,7 @@ func parseIDs(args []string) ([]int64, error) {
 	for i, a := range args {
 		id, err := strconv.ParseInt(a, 10, 64)
 		if err != nil || id <= 0 {
-			return nil, fmt.Errorf("%w: %q is no id of a dead letter", app.ErrUsage, a)
+			return nil, app.Usage("%q is no id of a dead letter", a)
 		}
 		ids[i] = id
 	}

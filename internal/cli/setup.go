@@ -16,7 +16,7 @@ func migrateCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Applies the migrations of the schema pollux"}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "up", Short: "Brings the schema to this build's version", Args: cobra.NoArgs,
+			Use: "up", Short: "Brings the schema to this build's version", Args: app.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				cfg, err := load(cmd, config.SkipBroker)
 				if err != nil {
@@ -37,7 +37,7 @@ func migrateCommand() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "status", Short: "Lists the migrations and which are applied", Args: cobra.NoArgs,
+			Use: "status", Short: "Lists the migrations and which are applied", Args: app.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				cfg, err := load(cmd, config.SkipBroker)
 				if err != nil {
@@ -78,10 +78,10 @@ func applied(m postgres.Migration) string {
 func downCommand() *cobra.Command {
 	var sure bool
 	cmd := &cobra.Command{
-		Use: "down", Short: "Takes the newest migration back, with the data of its tables", Args: cobra.NoArgs,
+		Use: "down", Short: "Takes the newest migration back, with the data of its tables", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !sure {
-				return fmt.Errorf("%w: this deletes data for good; say --yes-delete-data if that is meant", app.ErrUsage)
+				return app.Usage("this deletes data for good; say --yes-delete-data if that is meant")
 			}
 			cfg, err := load(cmd, config.SkipBroker)
 			if err != nil {
@@ -104,7 +104,7 @@ func streamsCommand() *cobra.Command {
 	cmd.PersistentFlags().IntVar(&replicas, "replicas", 0, "copies of each stream in a cluster; 0 takes what the definitions say")
 	cmd.AddCommand(
 		&cobra.Command{
-			Use: "diff", Short: "Shows what differs, field by field; exit code 3 when something does", Args: cobra.NoArgs,
+			Use: "diff", Short: "Shows what differs, field by field; exit code 3 when something does", Args: app.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return withBroker(cmd, func(conn *broker.Conn) error {
 					diffs, err := conn.Diff(cmd.Context(), broker.Options{Replicas: replicas})
@@ -119,7 +119,7 @@ func streamsCommand() *cobra.Command {
 			},
 		},
 		&cobra.Command{
-			Use: "apply", Short: "Creates missing streams and changes those that differ, where that loses nothing", Args: cobra.NoArgs,
+			Use: "apply", Short: "Creates missing streams and changes those that differ, where that loses nothing", Args: app.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				return withBroker(cmd, func(conn *broker.Conn) error {
 					done, err := conn.Apply(cmd.Context(), broker.Options{Replicas: replicas})
@@ -173,7 +173,7 @@ With a FILE it reads that file alone, and does not ask for the secrets that it n
 			if len(args) == 1 {
 				return checkFile(cmd, args[0])
 			}
-			if _, err := config.Load(config.Options{Flags: cmd.Flags()}); err != nil {
+			if _, err := app.Load(config.Options{Flags: cmd.Flags()}); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "the configuration is good")

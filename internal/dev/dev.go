@@ -44,7 +44,7 @@ payments and shows each second what becomes of them. Ctrl-C drains and leaves no
 
 With --once it tracks --payments payments, waits until each is final or with a person, compares every one of them with the gateway's own book, and
 exits with 1 if one was lost, was finished twice or has a wrong status.`,
-		Args: cobra.NoArgs,
+		Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },
 	}
 	f := cmd.Flags()
@@ -79,16 +79,16 @@ func scenarioNames() string {
 
 func (o *Options) complete() error {
 	if _, err := gatewaysim.ScenarioNamed(o.Scenario); err != nil {
-		return fmt.Errorf("%w: --scenario: %w", app.ErrUsage, err)
+		return app.Usage("--scenario: %w", err)
 	}
 	if o.Output != "table" && o.Output != "json" {
-		return fmt.Errorf("%w: -o %s: table or json", app.ErrUsage, o.Output)
+		return app.Usage("-o %s: table or json", o.Output)
 	}
 	if o.Payments < 0 || o.Payments > gatewaysim.MaxGenerate {
-		return fmt.Errorf("%w: --payments %d: between 0 and %d", app.ErrUsage, o.Payments, gatewaysim.MaxGenerate)
+		return app.Usage("--payments %d: between 0 and %d", o.Payments, gatewaysim.MaxGenerate)
 	}
 	if o.Consumers < 1 || o.Consumers > 64 {
-		return fmt.Errorf("%w: --consumers %d: between 1 and 64", app.ErrUsage, o.Consumers)
+		return app.Usage("--consumers %d: between 1 and 64", o.Consumers)
 	}
 	if o.Once && o.Payments == 0 {
 		o.Payments = 200

@@ -214,10 +214,11 @@ func (w *world) startServices() {
 		w.services.Go(func() error { return err })
 		return
 	}
+	process := app.NewProcess(w.tel)
 	w.services.Go(func() error { return w.tel.Run(ctx) })
-	w.services.Go(func() error { return app.Relay(ctx, w.cfg, w.tel) })
+	w.services.Go(func() error { return app.Relay(ctx, w.cfg, process) })
 	for range w.options.Consumers {
-		w.services.Go(func() error { return app.Consumer(ctx, w.cfg, w.tel) })
+		w.services.Go(func() error { return app.Consumer(ctx, w.cfg, process) })
 	}
 }
 

@@ -31,6 +31,7 @@ type check struct {
 	name    string
 	timeout time.Duration
 	ask     func(context.Context) error
+	now     chan struct{} // to be asked now; cap 1
 
 	mu   sync.Mutex
 	done time.Time // when it last ended; zero before
@@ -48,7 +49,19 @@ func (h *Health) Register(name string, timeout time.Duration, ask func(context.C
 	if timeout <= 0 || timeout > MaxCheckTimeout {
 		timeout = MaxCheckTimeout
 	}
-	h.checks = append(h.checks, &check{name: name, timeout: timeout, ask: ask})
+	h.checks = append(h.checks, &check{name: name, timeout: timeout, ask: ask, now: make(chan struct{}, 1)})
+}
+
+// Refresh asks every check now and not when its turn comes. It does not wait for the answers.
+func (h *Health) Refresh() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.checks {
+		select {
+		case c.now <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // Drain makes the process not ready from now on, whatever its checks say: it is about to stop, send it nothing more.
@@ -77,6 +90,7 @@ func (c *check) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
+		case <-c.now:
 		}
 	}
 }

@@ -113,6 +113,32 @@ func TestCheckIsToldToGiveUpInTime(t *testing.T) {
 	}
 }
 
+func TestARefreshAsksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var there atomic.Bool
+		h := newHealth()
+		h.Register("database", time.Second, func(context.Context) error {
+			if !there.Load() {
+				return errors.New("waited for")
+			}
+			return nil
+		})
+		running(t, h)
+		synctest.Wait()
+		there.Store(true)
+		synctest.Wait()
+		if ok, body := ready(h); ok {
+			t.Fatalf("ready before it was asked again: %s", body)
+		}
+		h.Refresh()
+		h.Refresh() // what is asked for already is not asked for twice
+		synctest.Wait()
+		if ok, body := ready(h); !ok {
+			t.Errorf("not ready after a refresh: %s", body)
+		}
+	})
+}
+
 func TestDrainingIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHealth()

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"pollux/internal/postgres"
+	"pollux/internal/telemetry"
+)
+
+// Process is what a service runs in: how it is seen from outside, and how far it is with what it needs.
+type Process struct {
+	*telemetry.Telemetry
+	database *dependency
+	broker   *dependency
+}
+
+// NewProcess returns a process that is not ready until its database and its broker were found and are as they must be. Call it
+// before the telemetry runs.
+func NewProcess(tel *telemetry.Telemetry) *Process {
+	p := &Process{Telemetry: tel, database: &dependency{name: "database"}, broker: &dependency{name: "broker"}}
+	for _, d := range []*dependency{p.database, p.broker} {
+		tel.Health.Register(d.name, checkTimeout, d.check)
+	}
+	return p
+}
+
+const (
+	// checkTimeout bounds a look at a dependency for /readyz. Its answer takes milliseconds.
+	checkTimeout = 2 * time.Second
+	// askTimeout bounds one attempt to find a dependency.
+	askTimeout = 5 * time.Second
+)
+
+// dependency is something that a service waits for when it starts, and that is looked at from then on.
+type dependency struct {
+	name string
+
+	mu  sync.Mutex
+	ask func(context.Context) error // nil while it is waited for
+	why error                       // why it is still waited for
+}
+
+var errNotFoundYet = errors.New("not asked for yet")
+
+func (d *dependency) check(ctx context.Context) error {
+	d.mu.Lock()
+	ask, why := d.ask, d.why
+	d.mu.Unlock()
+	switch {
+	case ask != nil:
+		return ask(ctx)
+	case why != nil:
+		return why
+	}
+	return errNotFoundYet
+}
+
+func (d *dependency) set(ask func(context.Context) error, why error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ask, d.why = ask, why
+}
+
+// await asks until a dependency is there and as it must be, since an orchestrator starts everything at the same time. Each failure says what to
+// run. A schema that this build does not fit is an error at once: no waiting mends it. Afterwards /readyz watches it with watch.
+func (p *Process) await(ctx context.Context, d *dependency, ask, watch func(context.Context) error) error {
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
+		backoff.WithMaxElapsedTime(0))
+	var last error
+	err := backoff.RetryNotify(func() error {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		err := ask(ctx)
+		if errors.Is(err, postgres.ErrSchema) {
+			return backoff.Permanent(err)
+		}
+		return err
+	}, backoff.WithContext(b, ctx), func(err error, wait time.Duration) {
+		last = err
+		d.set(nil, err)
+		p.Health.Refresh()
+		p.Log.WarnContext(ctx, "waiting for a dependency", "dependency", d.name, "error", err, "retry_in", wait)
+	})
+	switch {
+	case err != nil && last != nil && ctx.Err() != nil:
+		return fmt.Errorf("waiting for the %s: %w (%w)", d.name, err, last)
+	case err != nil:
+		return err
+	}
+	d.set(watch, nil)
+	p.Health.Refresh()
+	return nil
+}
