@@ -24,7 +24,7 @@ var queue = outbox.Queue{Gateway: "sim", Lane: "normal"}
 func fill(ctx context.Context, pool *pgxpool.Pool, n int, after time.Duration) error {
 	_, err := pool.Exec(ctx, `
 		insert into pollux.payments (gateway, reference, amount_minor, currency, poll_after)
-		select 'sim', 'bench-' || pg_backend_pid() || '-' || clock_timestamp() || '-' || g, 1999, 'EUR', now() + $2::bigint * interval '1 microsecond'
+		select 'sim', 'bench-' || pg_backend_pid() || '-' || extract(epoch from clock_timestamp()) || '-' || g, 1999, 'EUR', now() + $2::bigint * interval '1 microsecond'
 		from generate_series(1, $1::int) g`, n, after.Microseconds())
 	return err
 }
