@@ -73,7 +73,7 @@ type Relay struct {
 
 	slots      chan struct{} // one for each batch that is published
 	publishing sync.WaitGroup
-	failed     failure // of a batch that was published
+	failed     failure // the first batch that was not published, for Once; Run's are logged and tried again
 	doubt      bool    // of the events loop: the last events were not stored
 }
 
@@ -96,9 +96,6 @@ func (r *Relay) Run(ctx context.Context) error {
 	start("partitions", time.Hour, r.maintain)
 	err := g.Wait()
 	r.publishing.Wait()
-	if late := r.failed.take(); late != nil {
-		r.log.WarnContext(ctx, "the last polls were not all published; they are due again, at the latest when their lease ends", "error", late)
-	}
 	return err
 }
 
@@ -167,19 +164,19 @@ func (r *Relay) loop(ctx context.Context, name string, every time.Duration, step
 	}
 }
 
-// polls claims due jobs and leaves them to be published while the next are claimed. It returns how many it claimed. An error may be that of an
-// earlier batch: then nothing is claimed.
+// polls claims due jobs and leaves them to be published while the next are claimed. It returns how many it claimed. A batch that is not stored is no
+// error of this loop: its queues are left alone for a while, and the others go on.
 func (r *Relay) polls(ctx context.Context) (int, error) {
-	if err := r.failed.take(); err != nil {
-		return 0, err
-	}
 	jobs, err := r.claim(ctx)
 	if err != nil || len(jobs) == 0 {
 		return 0, err
 	}
 	r.slots <- struct{}{} // one is free again within twice PublishTimeout, whatever the broker and the database do
 	r.publishing.Go(func() {
-		r.failed.set(r.publish(ctx, jobs))
+		if err := r.publish(ctx, jobs); err != nil {
+			r.log.WarnContext(ctx, "not all polls were published; they are due again, at the latest when their lease ends", "claimed", len(jobs), "error", err)
+			r.failed.set(err)
+		}
 		<-r.slots
 	})
 	return len(jobs), nil
@@ -228,13 +225,16 @@ func lags(jobs []Job) map[Queue]lag {
 	return by
 }
 
-// publish publishes claimed jobs. Those that were not stored are due again at once; those that never can be go to a person. It is an error when
-// nothing was stored that could be.
+// publish publishes claimed jobs. Those that were not stored are due again at once; those that never can be go to a person.
 func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 	messages := make([]Message, len(jobs))
+	var subject string
 	for i, j := range jobs {
+		if i == 0 || j.Queue != jobs[i-1].Queue {
+			subject = message.PollSubject(j.Gateway, j.Lane)
+		}
 		messages[i] = Message{
-			Subject:     message.PollSubject(j.Gateway, j.Lane),
+			Subject:     subject,
 			ID:          j.Token,
 			Body:        message.EncodePoll(message.Poll{Payment: j.Payment, Token: j.Token, Revision: j.Revision}),
 			TraceParent: j.TraceParent,
@@ -246,23 +246,19 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 	var aside []SetAside
 	var failure error
 	for i, receipt := range receipts {
-		var refused *Refusal
 		q := jobs[i].Queue
-		switch {
-		case receipt.Err == nil:
+		if receipt.Err == nil {
 			stored[q] = true
-		case errors.As(receipt.Err, &refused):
-			aside = append(aside, SetAside{Job: jobs[i], Reason: refused.Reason})
-		default:
-			stored[q] = stored[q]
-			back, failure = append(back, jobs[i]), receipt.Err
+			continue
 		}
+		if refused, ok := errors.AsType[*Refusal](receipt.Err); ok {
+			aside = append(aside, SetAside{Job: jobs[i], Reason: refused.Reason})
+			continue
+		}
+		stored[q] = stored[q]
+		back, failure = append(back, jobs[i]), receipt.Err
 	}
 	r.backlog.landed(jobs, stored)
-	if failure != nil && len(back)+len(aside) < len(jobs) {
-		r.log.WarnContext(ctx, "some polls were not stored; they are due again", "count", len(back), "error", failure)
-		failure = nil
-	}
 	return errors.Join(failure, r.giveBack(ctx, back), r.setAside(ctx, aside))
 }
 
@@ -327,16 +323,16 @@ func (r *Relay) reportEvents(ctx context.Context, events []Event, receipts []Rec
 	var failure error
 	failed, stored := 0, 0
 	for i, receipt := range receipts {
-		var refused *Refusal
-		switch {
-		case receipt.Err == nil:
+		if receipt.Err == nil {
 			stored++
-		case errors.As(receipt.Err, &refused):
+			continue
+		}
+		if refused, ok := errors.AsType[*Refusal](receipt.Err); ok {
 			r.metrics.SetAside("event", 1)
 			r.log.ErrorContext(ctx, "an event cannot be published and is set aside", "event_id", events[i].ID, "reason", refused.Reason)
-		default:
-			failed, failure = failed+1, receipt.Err
+			continue
 		}
+		failed, failure = failed+1, receipt.Err
 	}
 	if failure != nil && stored > 0 {
 		r.log.WarnContext(ctx, "some events were not stored; they are tried again", "count", failed, "error", failure, "retry_in", r.cfg.Retry)

@@ -344,8 +344,8 @@ func TestSmallBacklogDoesNotBoundTheThroughput(t *testing.T) {
 		stop := s.start()
 		defer stop()
 		source := s.broker.Source(acme, normal)
-		taken := 0
-		for range 150 { // 5 in 10ms is 500 a second
+		began := time.Now()
+		for taken := 0; taken < 600; {
 			deliveries, err := source.Fetch(t.Context(), 5)
 			if err != nil {
 				t.Fatal(err)
@@ -358,8 +358,8 @@ func TestSmallBacklogDoesNotBoundTheThroughput(t *testing.T) {
 			}
 			pass(10 * time.Millisecond)
 		}
-		if taken < 580 {
-			t.Errorf("a consumer that could take 750 of 600 was given %d", taken)
+		if took := time.Since(began); took > 1500*time.Millisecond {
+			t.Errorf("a consumer that can take 500 a second was given 600 in %s", took)
 		}
 	})
 }
@@ -455,7 +455,7 @@ func TestQueueThatCannotBePublishedToHoldsUpNoOther(t *testing.T) {
 		s.track("forbidden", 100)
 		stop := s.start()
 		worst := time.Duration(0)
-		for range 60 {
+		for range 30 {
 			s.track(acme, 1)
 			began, before := time.Now(), len(s.polls())
 			for len(s.polls()) == before && time.Since(began) < time.Minute {
@@ -468,10 +468,10 @@ func TestQueueThatCannotBePublishedToHoldsUpNoOther(t *testing.T) {
 		if worst > 100*time.Millisecond {
 			t.Errorf("a poll of the other queue waited %s", worst)
 		}
-		if n := s.meter.Count("claimed forbidden normal"); n == 0 || n > 500 {
-			t.Errorf("claimed and given back %d times in five minutes", n)
+		if n := s.meter.Count("claimed forbidden normal"); n == 0 || n > 300 {
+			t.Errorf("claimed and given back %d times in two and a half minutes", n)
 		}
-		if n := s.leased(); n != 60 {
+		if n := s.leased(); n != 30 {
 			t.Errorf("%d leased, want those that were published", n)
 		}
 	})
@@ -740,6 +740,7 @@ func TestRelayThatDiedIsReplacedWhenItsLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t)
 		s.track(acme, 1)
+		s.config.Lease = time.Minute
 		s.record.Lease(1, s.config.Lease) // claimed, and never published
 		stop := s.start()
 		pass(s.config.Lease - time.Second)
