@@ -809,3 +809,32 @@ func TestSnapshotChangesNothing(t *testing.T) {
 		t.Error("looking changed it")
 	}
 }
+
+func TestProbesWithoutAnIDTakePlacesToo(t *testing.T) {
+	m := newMachine(t, nil)
+	m.open()
+	m.now = m.s.Shared.RetryAt
+	for range m.cfg.Probes {
+		if v := m.step(breaker.Event{Kind: breaker.Ask}); !v.Admitted || v.Call.Lease == 0 {
+			t.Fatalf("%+v", v)
+		}
+	}
+	if v := m.step(breaker.Event{Kind: breaker.Ask}); v.Admitted {
+		t.Fatal("more probes than places")
+	}
+}
+
+// A record may be forced and half-open at once, though no machine writes that: what is forced stays so.
+func TestProbeOfAForcedStateSaysNothing(t *testing.T) {
+	m := newMachine(t, nil)
+	probe := breaker.Lease{ID: 7, Deadline: m.now.Add(time.Second)}
+	m.step(breaker.Event{Kind: breaker.Adopt, Shared: breaker.Shared{
+		Kind: breaker.HalfOpen, Since: m.now, Probes: [breaker.MaxProbes]breaker.Lease{probe},
+		Forced: breaker.Forced{Mode: breaker.Disabled, Reason: "r", Actor: "a", Until: m.now.Add(time.Hour)},
+	}})
+	before := m.s
+	m.finish(breaker.Call{Generation: m.s.Local.Generation, Start: m.now, Lease: 7}, breaker.Failure)
+	if m.s != before {
+		t.Errorf("%+v", m.s.Shared)
+	}
+}
