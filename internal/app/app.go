@@ -73,8 +73,8 @@ func Run(ctx context.Context, cmd *cobra.Command) int {
 
 // complain prints an error and, below it, what to do about it.
 func complain(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) {
-	var said *logged
-	if err == nil || errors.Is(err, ErrFindings) || errors.As(err, &said) {
+	var shown *said
+	if err == nil || errors.Is(err, ErrFindings) || errors.As(err, &shown) {
 		return
 	}
 	text := err.Error()

@@ -73,15 +73,23 @@ func Hint(err error, format string, a ...any) error {
 	return &hinted{error: err, hint: fmt.Sprintf(format, a...)}
 }
 
-// logged is an error that stands in the log already. It is not printed.
-type logged struct{ error }
+// said is an error that was shown already, in the log or otherwise.
+type said struct{ error }
 
-func (e *logged) Unwrap() error { return e.error }
+func (e *said) Unwrap() error { return e.error }
+
+// Said marks an error as shown already, so that it is not printed again; it still decides about the exit code. Said of nil is nil.
+func Said(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &said{err}
+}
 
 // NoArgs refuses arguments.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes no arguments, %q is one", cmd.CommandPath(), args[0])
+		return fmt.Errorf("%s takes no arguments, %q is one", cmd.Name(), args[0])
 	}
 	return nil
 }
@@ -111,15 +119,16 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	meant := ""
+	cmd.SuggestionsMinimumDistance = 2
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		meant = fmt.Sprintf("; did you mean %s?", names[0])
 	}
-	return Usage("%s has no command %q%s", cmd.CommandPath(), args[0], meant)
+	return Usage("there is no command %s %q%s", cmd.CommandPath(), args[0], meant)
 }
 
 // noCommand is what a group of commands does by itself: it shows them, as an error, since a script that lost a word must not go on.
 func noCommand(cmd *cobra.Command, _ []string) error {
 	cmd.SetOut(cmd.ErrOrStderr())
 	_ = cmd.Help() // a help page that cannot be written is not missed
-	return Usage("%s needs one of these commands", cmd.CommandPath())
+	return Said(Usage("no command"))
 }

@@ -40,7 +40,7 @@ func serve(ctx context.Context, cfg config.Config, name string, service Service)
 	done()
 	if err = errors.Join(err, g.Wait()); err != nil {
 		tel.Log.Error("ended by an error", "error", err)
-		return &logged{err}
+		return Said(err)
 	}
 	tel.Log.Info("stopped", "reason", context.Cause(ctx))
 	return nil

@@ -72,6 +72,15 @@ func subscription(c config.Config, q outbox.Queue) broker.SubscribeConfig {
 	}
 }
 
+// Subscriptions are how the consumers of all configured gateways take deliveries.
+func Subscriptions(c config.Config) []broker.SubscribeConfig {
+	var all []broker.SubscribeConfig
+	for _, q := range queues(c) {
+		all = append(all, subscription(c, q))
+	}
+	return all
+}
+
 // queues are the queues of the configured gateways, in a fixed order.
 func queues(c config.Config) []outbox.Queue {
 	var all []outbox.Queue

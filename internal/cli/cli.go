@@ -3,21 +3,21 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"runtime"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"pollux/internal/app"
 	"pollux/internal/config"
 	"pollux/internal/postgres"
+	"pollux/internal/terminal"
 )
 
 // Command is the command `pollux` with all that is below it.
@@ -28,14 +28,14 @@ func Command() *cobra.Command {
 		Long: `pollux is the operator's tool: it applies migrations and streams, checks the configuration, and shows and replays
 the payments that are with a person. The services are consumer and outbox-relay.
 
-Exit codes: 0 done, 1 it went wrong, 2 the command line or the configuration is wrong, 3 done, and something was found that a person should see.`,
-		Args: app.NoArgs,
+Exit codes: 0 done; 1 it went wrong; 2 nothing was tried, the command line or the configuration is wrong; 3 done, and something was
+found that a person should see.`,
 	}
 	config.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringP("output", "o", "table", "table, or json for machines")
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if o := output(cmd); o != "table" && o != "json" {
-			return app.Usage("-o %s: table or json", o)
+			return app.Usage("-o %q: table or json", o)
 		}
 		return nil
 	}
@@ -44,13 +44,16 @@ Exit codes: 0 done, 1 it went wrong, 2 the command line or the configuration is 
 }
 
 func versionCommand() *cobra.Command {
+	type build struct {
+		Version  string `json:"version"`
+		Go       string `json:"go"`
+		Platform string `json:"platform"`
+	}
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Shows which build this is",
-		Args:  app.NoArgs,
+		Use: "version", Short: "Shows which build this is", Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintln(cmd.OutOrStdout(), app.Version())
-			return nil
+			b := build{app.Version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			return show(cmd, b, func(w io.Writer) { fmt.Fprintf(w, "pollux %s (%s, %s)\n", b.Version, b.Go, b.Platform) })
 		},
 	}
 }
@@ -65,33 +68,72 @@ func load(cmd *cobra.Command, skip config.Skip) (config.Config, error) {
 	return app.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways})
 }
 
-// withDatabase opens the database for fn.
-func withDatabase(cmd *cobra.Command, fn func(context.Context, *pgxpool.Pool) error) error {
+// openDatabase opens a pool whose database can be reached.
+func openDatabase(cmd *cobra.Command) (*pgxpool.Pool, string, error) {
 	cfg, err := load(cmd, config.SkipBroker)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
-	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: 2, Name: "pollux-cli"})
+	url := cfg.Database.URL.Reveal()
+	pool, err := postgres.Open(postgres.Options{URL: url, MaxConns: 2, Name: "pollux-cli"})
+	if err != nil {
+		return nil, "", err
+	}
+	if err := pool.Ping(cmd.Context()); err != nil {
+		pool.Close()
+		return nil, "", whereToLook(fmt.Errorf("reaching the database: %w", err))
+	}
+	return pool, url, nil
+}
+
+// whereToLook adds to the error of a connection what to look at.
+func whereToLook(err error) error {
+	var connect *pgconn.ConnectError
+	var refusal *pgconn.PgError
+	switch {
+	case !errors.As(err, &connect):
+		return err
+	case !errors.As(err, &refusal):
+		return app.Hint(err, "does PostgreSQL run there? database.url says where; pollux config check says whether it is well formed")
+	case refusal.Code == "28P01", refusal.Code == "28000":
+		return app.Hint(err, "PostgreSQL refuses the user or the password of database.url")
+	case refusal.Code == "3D000":
+		return app.Hint(err, "there is no database of that name: create it, or mend database.url")
+	case refusal.Code == "53300":
+		return app.Hint(err, "PostgreSQL has no connection left: lower database.max_conns, or raise its max_connections")
+	}
+	return err
+}
+
+// withDatabase opens the database for fn, with the schema that this build needs.
+func withDatabase(cmd *cobra.Command, fn func(context.Context, *pgxpool.Pool) error) error {
+	pool, _, err := openDatabase(cmd)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	ctx := cmd.Context()
-	if err := postgres.CheckSchema(ctx, pool); err != nil {
+	if err := postgres.CheckSchema(cmd.Context(), pool); err != nil {
 		return err
 	}
-	return fn(ctx, pool)
+	return fn(cmd.Context(), pool)
+}
+
+// withSchema is for commands that change the schema: fn is given the URL of a database that can be reached.
+func withSchema(cmd *cobra.Command, fn func(ctx context.Context, url string) error) error {
+	pool, url, err := openDatabase(cmd)
+	if err != nil {
+		return err
+	}
+	pool.Close()
+	return fn(cmd.Context(), url)
 }
 
 // show prints a value: as JSON, or by table.
 func show(cmd *cobra.Command, value any, table func(io.Writer)) error {
-	out := cmd.OutOrStdout()
 	if output(cmd) == "json" {
-		e := json.NewEncoder(out)
-		e.SetIndent("", "  ")
-		return e.Encode(value)
+		return terminal.JSON(cmd.OutOrStdout(), value)
 	}
-	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
 	table(w)
 	return w.Flush()
 }
@@ -102,35 +144,14 @@ func row(w io.Writer, cells ...any) {
 		if i > 0 {
 			fmt.Fprint(w, "\t")
 		}
-		fmt.Fprint(w, safe(fmt.Sprint(c)))
+		fmt.Fprint(w, terminal.Line(fmt.Sprint(c)))
 	}
 	fmt.Fprintln(w)
 }
 
-// safe escapes what a terminal would obey and what would break a table.
-func safe(s string) string {
-	if strings.IndexFunc(s, unsafe) < 0 {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if unsafe(r) {
-			fmt.Fprintf(&b, "\\u%04x", r)
-			continue
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
-// unsafe reports whether a character is a control character, or one that changes the direction or the place of others.
-func unsafe(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029' || r == unicode.ReplacementChar
-}
-
-// ago is how long ago an instant was, in one unit.
+// ago is how long ago an instant was, in one unit. Clocks differ: what is a moment ahead is now.
 func ago(t time.Time) string {
-	d := time.Since(t)
+	d := max(time.Since(t), 0)
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%ds ago", int(d.Seconds()))
@@ -142,5 +163,41 @@ func ago(t time.Time) string {
 	return fmt.Sprintf("%dd ago", int(d.Hours()/24))
 }
 
-// errNothingChosen is the error of a command that changes things and was not told which.
-var errNothingChosen = errors.New("nothing chosen: name ids, or a filter, or --all")
+// instant is a time as people read it, in UTC like the times in logs.
+func instant(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+
+// when is an instant and how long ago it was.
+func when(t time.Time) string { return instant(t) + "  " + ago(t) }
+
+// orDash is a cell that is never empty, so that a column can be followed.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// cut shortens a text to n characters.
+func cut(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	return string(r[:n-1]) + "…"
+}
+
+// counted is a number with its noun.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// orEmpty makes JSON of no elements an empty array and not null.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}

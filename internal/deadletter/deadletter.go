@@ -126,12 +126,21 @@ type Refusal struct {
 	Why string `json:"why"`
 }
 
+// Preview is what a replay would do now.
+type Preview struct {
+	Letters []Letter      // whose payments would be polled again, in the order of the replay
+	Refused []Refusal     // what was chosen and would not be replayed
+	Takes   time.Duration // until the last of them would be due
+}
+
 // Record is where letters are.
 type Record interface {
 	// List returns letters, the newest first. It changes nothing.
 	List(ctx context.Context, f Filter, p Page) ([]Letter, error)
 	// Show returns all about a letter, or ErrNotFound.
 	Show(ctx context.Context, id int64) (Details, error)
+	// Preview returns the letters that Replay would replay now, in the order of ids, and why not the others. It changes nothing.
+	Preview(ctx context.Context, ids []int64) ([]Letter, []Refusal, error)
 	// Replay makes the payments of letters due again, the i-th at now + first + i·gap, in one transaction. Counters and window begin anew; the replay is counted.
 	// What cannot be replayed is refused with a reason and changes nothing.
 	Replay(ctx context.Context, ids []int64, first, gap time.Duration) (Outcome, error)
@@ -170,22 +179,9 @@ const (
 // are none, all open letters that the filter chooses when it begins. It may be stopped and called again at any time: what was replayed is open no
 // more. With an error it returns what was done before. progress may be nil.
 func (d *Desk) Replay(ctx context.Context, ids []int64, f Filter, rate float64, progress func(done, all int)) (Outcome, error) {
-	if !(rate >= MinRate && rate <= MaxRate) {
-		return Outcome{}, fmt.Errorf("--rate %g: between %g and %d payments a second", rate, MinRate, MaxRate)
-	}
-	if len(ids) == 0 {
-		chosen, err := d.choose(ctx, f)
-		if err != nil {
-			return Outcome{}, err
-		}
-		for _, l := range chosen {
-			ids = append(ids, l.ID)
-		}
-	}
-	ids = distinct(ids)
-	gap := time.Duration(float64(time.Second) / rate)
-	if most := int64(redelivery.MaxDelay / gap); int64(len(ids)) > most {
-		return Outcome{}, fmt.Errorf("--rate %g: %d payments would take longer than a year; replay faster, or fewer", rate, len(ids))
+	ids, gap, err := d.plan(ctx, ids, f, rate)
+	if err != nil {
+		return Outcome{}, err
 	}
 	var total Outcome
 	for page := range slices.Chunk(ids, MaxPage) {
@@ -194,13 +190,35 @@ func (d *Desk) Replay(ctx context.Context, ids []int64, f Filter, rate float64, 
 			return total, err
 		}
 		total.Replayed, total.Refused = append(total.Replayed, o.Replayed...), append(total.Refused, o.Refused...)
-		total.Takes = time.Duration(max(len(total.Replayed)-1, 0)) * gap
+		total.Takes = spread(len(total.Replayed), gap)
 		if progress != nil {
 			progress(len(total.Replayed)+len(total.Refused), len(ids))
 		}
 	}
 	return total, nil
 }
+
+// plan returns the letters that are chosen and how far apart they are polled.
+func (d *Desk) plan(ctx context.Context, ids []int64, f Filter, rate float64) ([]int64, time.Duration, error) {
+	if !(rate >= MinRate && rate <= MaxRate) {
+		return nil, 0, fmt.Errorf("--rate %g: between %g and %d payments a second", rate, MinRate, MaxRate)
+	}
+	if len(ids) == 0 {
+		var err error
+		if ids, err = d.choose(ctx, f); err != nil {
+			return nil, 0, err
+		}
+	}
+	ids = distinct(ids)
+	gap := time.Duration(float64(time.Second) / rate)
+	if most := int64(redelivery.MaxDelay / gap); int64(len(ids)) > most {
+		return nil, 0, fmt.Errorf("--rate %g: %d payments would take longer than a year; replay faster, or fewer", rate, len(ids))
+	}
+	return ids, gap, nil
+}
+
+// spread is how long it takes until the last of n payments is due.
+func spread(n int, gap time.Duration) time.Duration { return time.Duration(max(n-1, 0)) * gap }
 
 // distinct drops what is named twice.
 func distinct(ids []int64) []int64 {
@@ -214,26 +232,26 @@ func distinct(ids []int64) []int64 {
 	return once
 }
 
-// Chosen returns the letters that Replay would replay now. It changes nothing.
-func (d *Desk) Chosen(ctx context.Context, ids []int64, f Filter) ([]Letter, error) {
-	if len(ids) == 0 {
-		return d.choose(ctx, f)
+// Preview says what Replay would do now with the same arguments. It changes nothing.
+func (d *Desk) Preview(ctx context.Context, ids []int64, f Filter, rate float64) (Preview, error) {
+	ids, gap, err := d.plan(ctx, ids, f, rate)
+	if err != nil {
+		return Preview{}, err
 	}
-	var letters []Letter
-	for _, id := range distinct(ids) {
-		details, err := d.record.Show(ctx, id)
+	var total Preview
+	for page := range slices.Chunk(ids, MaxPage) {
+		letters, refused, err := d.record.Preview(ctx, page)
 		if err != nil {
-			return nil, fmt.Errorf("dead letter %d: %w", id, err)
+			return Preview{}, err
 		}
-		if l := details.Letter; l.State == Open && l.PaymentID != nil {
-			letters = append(letters, l)
-		}
+		total.Letters, total.Refused = append(total.Letters, letters...), append(total.Refused, refused...)
 	}
-	return letters, nil
+	total.Takes = spread(len(total.Letters), gap)
+	return total, nil
 }
 
 // choose returns the open letters that a filter chooses now.
-func (d *Desk) choose(ctx context.Context, f Filter) ([]Letter, error) {
+func (d *Desk) choose(ctx context.Context, f Filter) ([]int64, error) {
 	if f.State == "" {
 		f.State = Open
 	}
@@ -243,14 +261,16 @@ func (d *Desk) choose(ctx context.Context, f Filter) ([]Letter, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
 	}
-	var all []Letter
+	var all []int64
 	page := Page{Limit: MaxPage}
 	for {
 		letters, err := d.record.List(ctx, f, page)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, letters...)
+		for _, l := range letters {
+			all = append(all, l.ID)
+		}
 		if len(letters) < page.Limit {
 			return all, nil
 		}

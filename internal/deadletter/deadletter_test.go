@@ -18,12 +18,13 @@ import (
 
 // shelf is a record in memory. Its now is a duration since it was made, so that due times can be compared.
 type shelf struct {
-	letters []deadletter.Letter
-	due     map[int64]time.Duration
-	now     time.Duration
-	replays int
-	fail    int            // the number of the replay that fails
-	also    func(s *shelf) // happens after each replay
+	letters  []deadletter.Letter
+	due      map[int64]time.Duration
+	now      time.Duration
+	replays  int
+	previews int
+	fail     int            // the number of the replay that fails
+	also     func(s *shelf) // happens after each replay
 }
 
 func (s *shelf) add(n int, change func(*deadletter.Letter)) {
@@ -62,6 +63,24 @@ func (s *shelf) Show(_ context.Context, id int64) (deadletter.Details, error) {
 		return deadletter.Details{}, deadletter.ErrNotFound
 	}
 	return deadletter.Details{Letter: *l}, nil
+}
+
+func (s *shelf) Preview(_ context.Context, ids []int64) (letters []deadletter.Letter, refused []deadletter.Refusal, err error) {
+	if s.previews++; len(ids) > deadletter.MaxPage {
+		return nil, nil, errors.New("a page that is too large")
+	}
+	for _, id := range ids {
+		l := s.find(id)
+		switch {
+		case l == nil:
+			refused = append(refused, deadletter.Refusal{ID: id, Why: "there is no such dead letter"})
+		case l.State != deadletter.Open || l.PaymentID == nil:
+			refused = append(refused, deadletter.Refusal{ID: id, Why: "it is " + l.State})
+		default:
+			letters = append(letters, *l)
+		}
+	}
+	return letters, refused, nil
 }
 
 var errAway = errors.New("connection refused")
@@ -206,7 +225,7 @@ func TestOnlyOpenLettersAreReplayed(t *testing.T) {
 	}
 }
 
-// Chosen shows exactly what Replay takes, and changes nothing.
+// Preview shows exactly what Replay takes and refuses, and changes nothing.
 func TestPreviewIsWhatIsReplayed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &shelf{}
@@ -219,12 +238,9 @@ func TestPreviewIsWhatIsReplayed(t *testing.T) {
 				l.State = deadletter.Resolved
 			}
 		})
-		ids := rapid.SliceOfN(rapid.Int64Range(1, max(int64(len(s.letters)), 1)), 0, 5).Draw(t, "ids")
-		if len(s.letters) == 0 {
-			ids = nil
-		}
+		ids := rapid.SliceOfN(rapid.Int64Range(1, int64(len(s.letters)+2)), 0, 5).Draw(t, "ids")
 		desk, before := deadletter.NewDesk(s), slices.Clone(s.letters)
-		chosen, err := desk.Chosen(context.Background(), ids, deadletter.Filter{})
+		preview, err := desk.Preview(context.Background(), ids, deadletter.Filter{}, 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,18 +252,35 @@ func TestPreviewIsWhatIsReplayed(t *testing.T) {
 			t.Fatal(err)
 		}
 		var shown []int64
-		for _, l := range chosen {
+		for _, l := range preview.Letters {
 			shown = append(shown, l.ID)
 		}
-		if !slices.Equal(shown, o.Replayed) {
-			t.Fatalf("shown %v, replayed %v", shown, o.Replayed)
+		if !slices.Equal(shown, o.Replayed) || !slices.Equal(preview.Refused, o.Refused) || preview.Takes != o.Takes {
+			t.Fatalf("shown %v and refused %v in %s, replayed %v and refused %v in %s",
+				shown, preview.Refused, preview.Takes, o.Replayed, o.Refused, o.Takes)
 		}
 	})
 }
 
-func TestPreviewOfALetterThatDoesNotExist(t *testing.T) {
-	if _, err := deadletter.NewDesk(&shelf{}).Chosen(t.Context(), []int64{7}, deadletter.Filter{}); !errors.Is(err, deadletter.ErrNotFound) || !strings.Contains(err.Error(), "7") {
-		t.Error(err)
+func TestPreviewAsksForAPageAtATime(t *testing.T) {
+	s := &shelf{}
+	s.add(2500, nil)
+	p, err := deadletter.NewDesk(s).Preview(t.Context(), nil, deadletter.Filter{}, 100)
+	if err != nil || len(p.Letters) != 2500 || len(p.Refused) != 0 || p.Takes != 2499*10*time.Millisecond {
+		t.Errorf("%d letters, %d refused, takes %s, %v", len(p.Letters), len(p.Refused), p.Takes, err)
+	}
+	if s.previews != 3 || s.replays != 0 {
+		t.Errorf("%d pages looked at, %d replayed", s.previews, s.replays)
+	}
+}
+
+func TestPreviewSaysWhatReplayWouldRefuse(t *testing.T) {
+	p, err := deadletter.NewDesk(&shelf{}).Preview(t.Context(), []int64{7}, deadletter.Filter{}, 10)
+	if err != nil || len(p.Letters) != 0 || len(p.Refused) != 1 || p.Refused[0].ID != 7 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := deadletter.NewDesk(&shelf{}).Preview(t.Context(), nil, deadletter.Filter{}, 0); err == nil {
+		t.Error("a rate that Replay refuses is shown as if it were taken")
 	}
 }
 

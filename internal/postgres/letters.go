@@ -153,6 +153,44 @@ func (s *Letters) Replay(ctx context.Context, ids []int64, first, gap time.Durat
 	return o, describe("replaying dead letters", err)
 }
 
+// previewSQL reads the letters that a replay would replay, in the order of ids.
+const previewSQL = `
+	select ` + letterColumns + `
+	from (
+	  select id, min(ord) as ord
+	  from unnest($1::bigint[]) with ordinality as i(id, ord)
+	  group by id
+	) i
+	join pollux.dead_letters d on d.id = i.id
+	join pollux.poll_jobs j on j.payment_id = d.payment_id
+	left join pollux.payments p on p.id = d.payment_id
+	where d.state = 'open'
+	  and j.state = 'dead'
+	order by i.ord`
+
+// Preview implements deadletter.Record.
+func (s *Letters) Preview(ctx context.Context, ids []int64) (letters []deadletter.Letter, refused []deadletter.Refusal, err error) {
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, previewSQL, ids)
+		if err != nil {
+			return err
+		}
+		letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l deadletter.Letter, err error) {
+			return l, row.Scan(letterFields(&l)...)
+		})
+		if err != nil {
+			return err
+		}
+		replayed := make([]int64, len(letters))
+		for i, l := range letters {
+			replayed[i] = l.ID
+		}
+		refused, err = refusals(ctx, tx, ids, replayed)
+		return err
+	})
+	return letters, refused, describe("looking at dead letters", err)
+}
+
 // refusals says why letters were not replayed.
 func refusals(ctx context.Context, tx pgx.Tx, ids, replayed []int64) ([]deadletter.Refusal, error) {
 	rows, err := tx.Query(ctx, `

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"pollux/internal/app"
+	"pollux/internal/broker"
+	"pollux/internal/config"
+)
+
+// difference is something that is not as it was declared, as -o json shows it.
+type difference struct {
+	Stream   string `json:"stream"`
+	Consumer string `json:"consumer"` // empty: of the stream itself
+	Field    string `json:"field"`    // empty: it is missing altogether
+	Is       string `json:"is"`
+	Declared string `json:"declared"`
+	Blocked  string `json:"blocked"` // why apply does not change it, and what to do instead; empty when it does
+}
+
+func differencesOf(ds []broker.Difference) []difference {
+	list := make([]difference, len(ds))
+	for i, d := range ds {
+		list[i] = difference{d.Stream, d.Consumer, d.Field, d.Have, d.Want, d.Blocked}
+	}
+	return list
+}
+
+// what names the thing that differs.
+func (d difference) what() string {
+	if d.Consumer != "" {
+		return d.Consumer
+	}
+	return d.Stream
+}
+
+func streamsCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "streams", Short: "Compares the broker's streams and consumers with what is declared, and applies that"}
+	var replicas int
+	cmd.PersistentFlags().IntVar(&replicas, "replicas", 0, "copies of each stream in a cluster: 1, 3 or 5; 0 leaves those of existing streams alone and gives new ones one")
+	cmd.AddCommand(streamsDiff(&replicas), streamsApply(&replicas))
+	return cmd
+}
+
+func streamsDiff(replicas *int) *cobra.Command {
+	return &cobra.Command{
+		Use: "diff", Short: "Shows what differs, field by field; exit code 3 when something does", Args: app.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withBroker(cmd, *replicas, func(ctx context.Context, conn *broker.Conn, o broker.Options) error {
+				found, err := conn.Diff(ctx, o)
+				if err != nil {
+					return err
+				}
+				diffs := differencesOf(found)
+				err = show(cmd, diffs, func(w io.Writer) { printDifferences(w, diffs) })
+				if err == nil && len(diffs) > 0 {
+					return app.ErrFindings
+				}
+				return err
+			})
+		},
+	}
+}
+
+func streamsApply(replicas *int) *cobra.Command {
+	return &cobra.Command{
+		Use: "apply", Short: "Creates missing streams and changes what differs, where that loses nothing", Args: app.NoArgs,
+		Long: `apply creates missing streams and changes what differs. What a running system cannot bear, a change that would throw away messages or needs a stream
+to be made anew, it refuses: then nothing is changed at all, and it says what to do. What is as it should be is not touched.
+
+Consumers are made by the services when they start; apply changes those that exist and differ from the configuration.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withBroker(cmd, *replicas, func(ctx context.Context, conn *broker.Conn, o broker.Options) error {
+				found, err := conn.Apply(ctx, o)
+				if err != nil {
+					return err
+				}
+				done := differencesOf(found)
+				return show(cmd, done, func(w io.Writer) { printApplied(w, done) })
+			})
+		},
+	}
+}
+
+func printDifferences(w io.Writer, diffs []difference) {
+	if len(diffs) == 0 {
+		row(w, "nothing differs")
+		return
+	}
+	blocked := 0
+	row(w, "STREAM OR CONSUMER", "FIELD", "IS", "DECLARED")
+	for _, d := range diffs {
+		if d.Field == "" {
+			row(w, d.what(), "-", "missing", "-")
+			continue
+		}
+		row(w, d.what(), d.Field, orNotSet(d.Is), orNotSet(d.Declared))
+	}
+	for _, d := range diffs {
+		if d.Blocked != "" {
+			row(w, fmt.Sprintf("%s: %s %s", d.what(), d.Field, d.Blocked))
+			blocked++
+		}
+	}
+	if blocked == 0 {
+		row(w, "to change that, run: pollux streams apply")
+	}
+}
+
+func printApplied(w io.Writer, done []difference) {
+	for _, d := range done {
+		if d.Field == "" {
+			row(w, "created", d.what())
+			continue
+		}
+		row(w, "changed", d.what(), d.Field, orNotSet(d.Is)+" → "+orNotSet(d.Declared))
+	}
+	if len(done) == 0 {
+		row(w, "nothing differs")
+	}
+}
+
+func orNotSet(s string) string {
+	if s == "" {
+		return "not set"
+	}
+	return s
+}
+
+// patience is how long a command waits for NATS.
+const patience = 5 * time.Second
+
+func withBroker(cmd *cobra.Command, replicas int, fn func(context.Context, *broker.Conn, broker.Options) error) error {
+	switch replicas {
+	case 0, 1, 3, 5:
+	default:
+		return app.Usage("--replicas %d: 1, 3 or 5", replicas)
+	}
+	cfg, err := load(cmd, config.SkipDatabase)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), patience, fmt.Errorf("no connection within %s", patience))
+	defer cancel()
+	conn, err := app.Dial(ctx, cfg, "pollux-cli")
+	if err != nil {
+		return app.Hint(err, "does NATS run there? nats.urls says where, and user, nkey_file or credentials_file who we are")
+	}
+	defer conn.Close()
+	err = fn(cmd.Context(), conn, broker.Options{Replicas: replicas, Consumers: app.Subscriptions(cfg)})
+	if errors.Is(err, nats.ErrNoResponders) {
+		return app.Hint(err, "this NATS server runs without JetStream: start it with --jetstream and a --store_dir")
+	}
+	return err
+}
