@@ -49,7 +49,8 @@ type NATS struct {
 	KeyFile         string   `koanf:"key_file"`         // The key of the client certificate.
 	InboxPrefix     string   `koanf:"inbox_prefix"`     // What the subjects of answers to us begin with, for servers that let a user read its own inboxes only.
 	MaxOutstanding  int      `koanf:"max_outstanding"`  // Messages that are published and not acknowledged yet. A stream refuses what exceeds 100,000 from all publishers together.
-	BatchThreshold  int      `koanf:"batch_threshold"`  // From so many messages on they are published as an atomic batch, which the broker syncs once; fewer are faster one by one.
+	Batches         string   `koanf:"batches"`          // Whether many messages for one stream are published as atomic batches: `always`, `never`, or `auto`, which measures each stream and takes what is faster: batches where the server syncs its disk for every message, single messages elsewhere. See [decisions/0003-atomic-batches.md](decisions/0003-atomic-batches.md).
+	BatchThreshold  int      `koanf:"batch_threshold"`  // From so many messages for one stream on, batches are considered. Fewer go singly: their time is mostly the way to the server and back, and there is nothing to gain.
 }
 
 // Log says what is written to standard error.
@@ -86,8 +87,8 @@ type Consumer struct {
 	Lanes         []string      `koanf:"lanes"`           // The lanes that this process works on, of `high`, `normal` and `low`. All, unless some lanes have processes of their own.
 	AckWait       time.Duration `koanf:"ack_wait"`        // When the broker delivers again what was not acknowledged. Longer than any gateway's timeout, or one payment is polled twice at once; and the shorter, the sooner a dead process's work goes on.
 	Lease         time.Duration `koanf:"lease"`           // How long the record keeps a poll for the consumer that has it, and a held one beyond its delay. Afterwards the relay publishes it anew.
-	HoldBudget    int           `koanf:"hold_budget"`     // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. The broker takes 100,000 well; with 500,000 fresh polls waited 80 s.
-	MaxAckPending int           `koanf:"max_ack_pending"` // Messages of a queue that may be held or worked on, over the whole fleet. At least the hold budget and the workers together, or held messages keep fresh ones from being delivered.
+	HoldBudget    int           `koanf:"hold_budget"`     // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. About one second of the fleet's work, so that held retries that come due together never stand long before fresh payments. The broker itself takes 100,000 well; with 500,000 fresh polls waited 80 s.
+	MaxAckPending int           `koanf:"max_ack_pending"` // Messages of a queue that may be held or worked on, over the whole fleet. At least the hold budget and the workers of all processes together, or held messages keep fresh ones from being delivered: the default leaves room for 78 processes of 64 workers.
 	Drain         time.Duration `koanf:"drain"`           // How long polls that were begun may go on after SIGTERM. Below the orchestrator's grace period, which is usually 30 s; above the gateways' timeouts.
 	Record        Record        `koanf:"record"`          // How results are written.
 }
@@ -126,6 +127,8 @@ type Curve struct {
 type Gateway struct {
 	Adapter  string            `koanf:"adapter"`  // What speaks with the gateway: `httpjson`.
 	Workers  int               `koanf:"workers"`  // Polls of one lane that one process has in hand at once.
+	Limits   Limits            `koanf:"limits"`   // How often it is called, by the whole fleet; each of its accounts for itself. Without a rate and a concurrency nothing but pauses that it asks for: write at least what its contract says.
+	Breaker  Breaker           `koanf:"breaker"`  // When it is not called any more, by the whole fleet, and how it comes back; each of its accounts for itself. See [breaker.md](breaker.md).
 	Classes  map[string]string `koanf:"classes"`  // Classes that have another policy at this gateway.
 	Policies map[string]Policy `koanf:"policies"` // Policies that are different at this gateway: what is not said here is as in the policy of that name.
 	HTTPJSON *httpjson.Config  `koanf:"httpjson"` // For `adapter: httpjson`: how to ask the gateway and how to read its answers. See [gateways/httpjson.md](gateways/httpjson.md).

@@ -19,7 +19,7 @@ const (
 func Default() Config {
 	return Config{
 		Database:  Database{MaxConns: 8},
-		NATS:      NATS{MaxOutstanding: 4096, BatchThreshold: 64},
+		NATS:      NATS{MaxOutstanding: 4096, Batches: "auto", BatchThreshold: 64},
 		Log:       Log{Format: "text", Level: Level(slog.LevelInfo)},
 		Telemetry: Telemetry{Listen: "127.0.0.1:9464", TraceRatio: 1, MaxGateways: 64},
 		Relay: Relay{
@@ -38,8 +38,8 @@ func Default() Config {
 			Lanes:         message.Lanes,
 			AckWait:       time.Minute,
 			Lease:         5 * time.Minute,
-			HoldBudget:    20_000,
-			MaxAckPending: 30_000,
+			HoldBudget:    5000,
+			MaxAckPending: 10_000,
 			Drain:         25 * time.Second,
 			Record:        Record{Batch: 500, Linger: 2 * time.Millisecond, Writers: 2, Patience: 20 * time.Second},
 		},
@@ -53,7 +53,9 @@ func Default() Config {
 }
 
 // defaultGateway is what a gateway has that says nothing.
-func defaultGateway() Gateway { return Gateway{Adapter: "httpjson", Workers: 64} }
+func defaultGateway() Gateway {
+	return Gateway{Adapter: "httpjson", Workers: 64, Limits: defaultLimits(), Breaker: defaultBreaker()}
+}
 
 // standardPolicy asks soon and then ever more patiently, for a day. A shopper who is still there is answered within minutes; a payment that
 // is unclear after a day costs a customer's trust and a call to support, which is what a person's minute costs. An outage of the gateway, however

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"pollux/internal/breaker"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs/configuration.md")
@@ -124,7 +126,7 @@ func shown(v reflect.Value) string {
 	if v = reflect.Indirect(v); !v.IsValid() {
 		return ""
 	}
-	if v.IsZero() && v.Kind() != reflect.Int && v.Kind() != reflect.Bool {
+	if v.IsZero() && v.Kind() != reflect.Int && v.Kind() != reflect.Float64 && v.Kind() != reflect.Bool {
 		return ""
 	}
 	if v.Kind() == reflect.Slice {
@@ -150,7 +152,7 @@ func typeName(s *schema) string {
 		return "name: section"
 	case s.typ == durationType:
 		return "duration"
-	case s.typ == reflect.TypeFor[Percent]():
+	case s.typ == reflect.TypeFor[Percent](), s.typ == reflect.TypeFor[breaker.Ratio]():
 		return "percentage"
 	case s.typ == reflect.TypeFor[URL]():
 		return "URL or secret"

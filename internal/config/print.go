@@ -169,8 +169,22 @@ func valueOf(v reflect.Value) any {
 			values[key] = valueOf(v.MapIndex(reflect.ValueOf(key)))
 		}
 		return values
+	case reflect.Slice:
+		return itemsOf(v)
 	}
 	return v.Interface()
+}
+
+// itemsOf is a list as it is, or the texts of its items where these write themselves.
+func itemsOf(v reflect.Value) any {
+	if !v.Type().Elem().Implements(marshaler) {
+		return v.Interface()
+	}
+	texts := make([]string, v.Len())
+	for i := range texts {
+		texts[i], _ = textOf(v.Index(i))
+	}
+	return texts
 }
 
 // stringKeys are the keys of a map in order.

@@ -12,7 +12,7 @@ import (
 // schema is what may be written: read off the types, so that a key that a type has is a key that a file may have.
 type schema struct {
 	kind   kind         // scalar and sequence have a value of typ
-	typ    reflect.Type // of a scalar, a sequence
+	typ    reflect.Type // of a scalar, a sequence; a sequence of what reads its text itself is one of texts
 	names  []string     // of a section, in the order of its type
 	fields map[string]*schema
 	elem   *schema // of a mapping with names of the user's own; nil for a section
@@ -22,6 +22,7 @@ const tagName = "koanf"
 
 var (
 	unmarshaler  = reflect.TypeFor[encoding.TextUnmarshaler]()
+	marshaler    = reflect.TypeFor[encoding.TextMarshaler]()
 	durationType = reflect.TypeFor[time.Duration]()
 	secretType   = reflect.TypeFor[secret.Secret]()
 	curveType    = reflect.TypeFor[Curve]()
@@ -42,7 +43,10 @@ func schemaOf(t reflect.Type) *schema {
 	case reflect.Map:
 		return &schema{kind: mapping, typ: t, elem: schemaOf(t.Elem())}
 	case reflect.Slice:
-		if elem := schemaOf(t.Elem()); elem.kind == scalar && !elem.unmarshals() {
+		if elem := schemaOf(t.Elem()); elem.kind == scalar {
+			if elem.unmarshals() { // their texts
+				t = reflect.TypeFor[[]string]()
+			}
 			return &schema{kind: sequence, typ: t, elem: elem}
 		}
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:

@@ -50,7 +50,7 @@ func TestEveryMistakeIsRefusedWithItsPlaceAndWhatToWrite(t *testing.T) {
 		{"lease not above ack_wait", `consumer: {lease: 30s}`, `consumer.lease: consumer.lease (30s) is not longer than consumer.ack_wait (1m): the relay would publish a poll anew that is still being worked on; write a longer lease`},
 		{"relay's lease not above ack_wait", `relay: {lease: 50s}`, `relay.lease: relay.lease (50s) is not longer than consumer.ack_wait (1m): the relay would publish a poll anew that is still being worked on; write a longer lease`},
 		{"lease not above publishing", `relay: {lease: 2m, publish_timeout: 1m}`, `relay.lease: relay.lease (2m) is not more than twice relay.publish_timeout (1m), so that a batch would be claimed again while it is published; write a longer lease`},
-		{"too few pending", `consumer: {max_ack_pending: 20063}`, `consumer.max_ack_pending: max_ack_pending (20063) is below hold_budget (20000) and the workers of acme (64) together: held polls would keep fresh ones from being delivered; write at least 20064`},
+		{"too few pending", `consumer: {max_ack_pending: 5063}`, `consumer.max_ack_pending: max_ack_pending (5063) is below hold_budget (5000) and the workers of acme (64) together: held polls would keep fresh ones from being delivered; write at least 5064`},
 		{"cap below base", `policies: {standard: {error: {base: 2s, cap: 1s}}}`, `policies.standard.error.cap: 1s is below base 2s`},
 		{"base without cap", `policies: {standard: {pending: {base: 2s}}}`, `policies.standard.pending.cap: 0s is below base 2s`},
 		{"no bound", `policies: {standard: {window: 0s, max_failures: 1}}`, `policies.standard.max_attempts: max_attempts and window are both 0: such a payment would be polled for ever; set one of them`},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"pollux/internal/breaker"
 	"pollux/internal/gateway/httpjson"
 	"pollux/internal/message"
 	"pollux/internal/secret"
@@ -103,6 +104,9 @@ func (v *verifier) database(d *Database) {
 func (v *verifier) broker(n *NATS) {
 	v.between("nats.max_outstanding", n.MaxOutstanding, 1000, 50_000)
 	v.between("nats.batch_threshold", n.BatchThreshold, 2, 1000)
+	if !slices.Contains([]string{"auto", "always", "never"}, n.Batches) {
+		v.refuse(keys("nats.batches"), "%.40q; write auto, always or never", n.Batches)
+	}
 	if strings.ContainsAny(n.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(n.InboxPrefix, ".") {
 		v.refuse(keys("nats.inbox_prefix"), "not the beginning of a subject; write one such as _INBOX_pollux, without wildcards and blanks")
 	}
@@ -363,6 +367,7 @@ func (v *verifier) gateway(c *Config, at path, g *Gateway) {
 			"max_ack_pending (%d) is below hold_budget (%d) and the workers of %s (%d) together: held polls would keep fresh ones from being delivered; write at least %d",
 			c.Consumer.MaxAckPending, c.Consumer.HoldBudget, at[1], g.Workers, need)
 	}
+	v.limits(at.child("limits"), g)
 	switch {
 	case g.Adapter != "httpjson":
 		v.refuse([]path{at.child("adapter")}, "%.64q is not an adapter; write httpjson", g.Adapter)
@@ -374,6 +379,8 @@ func (v *verifier) gateway(c *Config, at path, g *Gateway) {
 	}
 	v.httpJSON(c, at, g)
 	v.timeout(c, at, g.Timeout())
+	v.turn(c, at, *g)
+	v.breaker(at, g)
 }
 
 // httpJSON completes the section of an adapter and lets the adapter check it.
@@ -424,6 +431,75 @@ func (v *verifier) timeout(c *Config, at path, timeout time.Duration) {
 			at[1], formatDuration(timeout), formatDuration(c.Consumer.Drain))
 	}
 }
+
+// limits checks the limits of a gateway. What package limit takes for a word about its defaults is no value here.
+func (v *verifier) limits(at path, g *Gateway) {
+	l, d := g.Limits, defaultLimits()
+	for _, x := range []struct {
+		key           string
+		value, unsaid time.Duration
+	}{{"pause", l.Pause, d.Pause}, {"max_pause", l.MaxPause, d.MaxPause}, {"recovery", l.Recovery, d.Recovery}, {"max_wait", l.MaxWait, d.MaxWait}} {
+		if x.value == 0 {
+			v.refuse([]path{at.child(x.key)}, "0s; write more, or take the key away for %s", formatDuration(x.unsaid))
+		}
+	}
+	if l.Floor == (breaker.Ratio{}) {
+		v.refuse([]path{at.child("floor")}, "0%%; write more, or take the key away for %s", d.Floor)
+	}
+	if l.Burst != nil && *l.Burst < 1 {
+		v.refuse([]path{at.child("burst")}, "%d; write 1 or more, or take the key away for what the rate makes in a tenth of a second", *l.Burst)
+		v.settle(at.child("burst"))
+	}
+	if l.Shares == (Shares{}) {
+		v.refuse([]path{at.child("shares")}, "shares add up to 0%%: make it 100%%") // no shares are the default to it
+	}
+	v.blame(at, g.LimitConfig().Validate())
+}
+
+// breaker completes the breaker of a gateway and checks it.
+func (v *verifier) breaker(at path, g *Gateway) {
+	b, section, timeout := &g.Breaker, at.child("breaker"), g.Timeout()
+	slow := section.child("slow_call")
+	switch _, written := v.origins[slow.id()]; {
+	case !written:
+		b.SlowCall = max(min(b.SlowCall, timeout/2, b.Window/2), time.Millisecond)
+	case b.SlowCall >= timeout:
+		v.refuse([]path{slow, at.child("httpjson", "timeout")},
+			"slow_call (%s) is not below the timeout of %s (%s), so that no call would be slow; write a shorter one, or 0s to say so",
+			formatDuration(b.SlowCall), at[1], formatDuration(timeout))
+	}
+	if b.ProbeDeadline <= timeout {
+		v.refuse([]path{section.child("probe_deadline"), at.child("httpjson", "timeout")},
+			"probe_deadline (%s) is not longer than the timeout of %s (%s): a probe would lose its place while it is under way; write a longer deadline or a shorter timeout",
+			formatDuration(b.ProbeDeadline), at[1], formatDuration(timeout))
+	}
+	v.blame(section, g.BreakerConfig().Validate())
+}
+
+// turn compares how long a poll waits for its turn under the limits with what must be longer.
+func (v *verifier) turn(c *Config, at path, g Gateway) {
+	l := g.LimitConfig()
+	if l.Limited() && l.MaxWait+g.Timeout() >= c.Consumer.AckWait {
+		v.refuse([]path{at.child("limits", "max_wait"), at.child("httpjson", "timeout"), key("consumer.ack_wait")},
+			"max_wait (%s) and the timeout of %s (%s) together are not below consumer.ack_wait (%s): the broker would deliver a poll again that is still being asked; write less, or a longer ack_wait",
+			formatDuration(l.MaxWait), at[1], formatDuration(g.Timeout()), formatDuration(c.Consumer.AckWait))
+	}
+}
+
+// blame refuses what an error says about a section.
+func (v *verifier) blame(section path, err error) {
+	for _, message := range messages(err) {
+		at, what := blame(section, asKeys.Replace(message))
+		about := []path{at}
+		for _, name := range root.at(at).names { // of a whole section nothing can be said while a part of it is wrong
+			about = append(about, at.child(name))
+		}
+		v.refuse(about, "%s", what)
+	}
+}
+
+// asKeys makes keys of what packages call their settings.
+var asKeys = strings.NewReplacer("share of ", "shares.", "cooldown base ", "cooldown.base ", "cooldown cap ", "cooldown.cap ")
 
 // policies checks each policy once, wherever it is used from, and what it has to do with the rest.
 func (v *verifier) policies(c *Config) {
