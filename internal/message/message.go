@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"pollux/internal/payment"
@@ -28,8 +29,23 @@ const (
 	HeaderTraceParent = "traceparent"
 )
 
-// Lanes are the priorities of a poll, the most urgent first.
+// Lanes are the priorities that a payment can be tracked with, the most urgent first.
 var Lanes = []string{"high", "normal", "low"}
+
+// The lanes of polls that are not the first one: after a sleep in the database, and after an operator's replay. Payments of the lane high stay there.
+const (
+	LaneRetry  = "retry"
+	LaneReplay = "replay"
+)
+
+// LaneDeferred is what the polls of PAYMENTS_DEFERRED are called where a lane is wanted. Nothing is published to it.
+const LaneDeferred = "deferred"
+
+// DeferredConsumer is the name of the durable consumer of a gateway's deferred polls.
+func DeferredConsumer(gateway string) string { return "deferred_" + gateway }
+
+// DeferredID is the id under which a poll is put to sleep for the n-th time. Under its token it was published before, and would be taken for a duplicate.
+func DeferredID(token string, n int) string { return token + "-deferred-" + strconv.Itoa(n) }
 
 var token = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`)
 

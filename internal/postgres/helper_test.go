@@ -116,7 +116,14 @@ var (
 	high   = outbox.Queue{Gateway: "sim", Lane: "high"}
 )
 
-func room(n int) []outbox.Room { return []outbox.Room{{Queue: normal, N: n}, {Queue: high, N: n}} }
+// room is room in all lanes that the tests' jobs come into.
+func room(n int) []outbox.Room {
+	var rooms []outbox.Room
+	for _, lane := range []string{"normal", "high", message.LaneRetry, message.LaneReplay} {
+		rooms = append(rooms, outbox.Room{Queue: outbox.Queue{Gateway: "sim", Lane: lane}, N: n})
+	}
+	return rooms
+}
 
 // claim claims up to n jobs of gateway sim.
 func (r *record) claim(tb testing.TB, n int, lease time.Duration) []outbox.Job {

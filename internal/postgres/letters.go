@@ -120,6 +120,7 @@ const replaySQL = `
 	), alive as (
 	  update pollux.poll_jobs j
 	  set state = 'scheduled',
+	      lane = 'replay',
 	      next_poll_at = now() + p.delay * interval '1 microsecond',
 	      window_started_at = now() + p.delay * interval '1 microsecond',
 	      attempts = 0, failures = 0, not_founds = 0, last_delay_ms = 0,

@@ -144,6 +144,31 @@ func TestHotStatementsReadOnlyWhatTheyNeed(t *testing.T) {
 	t.Run("analyzed", look)
 }
 
+// What is due stands at the front of an index in the order in which it is taken: a sort of all that is due would take ever longer in a backlog.
+func TestABacklogIsNotReadToTakeAPartOfIt(t *testing.T) {
+	r := newRecord(t)
+	r.exec(t, `insert into pollux.payments (gateway, reference, amount_minor, currency, poll_after, status, status_source)
+		select 'sim', g::text, g, 'EUR', now() - random() * interval '1 hour', case when g % 2 = 0 then 'pending' else 'failed' end, 'poll' from generate_series(1, 6000) g`)
+	r.exec(t, `update pollux.payments set status = 'succeeded', status_source = 'poll' where status = 'failed'`)
+	take := func(t *testing.T) {
+		services, plans := explain(t, r.url, true)
+		for range 7 {
+			if jobs := services.claim(t, 10, time.Minute); len(jobs) != 10 {
+				t.Fatalf("%d jobs", len(jobs))
+			}
+			if n, err := services.relay.PublishEvents(t.Context(), 10, time.Second, stored); err != nil || n != 10 {
+				t.Fatalf("%d events, %v", n, err)
+			}
+		}
+		if n := checkPlans(t, plans, true); n < 4*7 {
+			t.Fatalf("only %d plans were seen", n)
+		}
+	}
+	t.Run("never analyzed", take)
+	r.exec(t, `analyze pollux.payments, pollux.poll_jobs, pollux.outbox`)
+	t.Run("analyzed", take)
+}
+
 // checkPlans fails when a plan reads many more rows than a batch has, or scans a table although it is pinned to indexes. It returns the number of plans.
 func checkPlans(t *testing.T, e *explained, pinned bool) int {
 	t.Helper()
@@ -170,7 +195,7 @@ func checkPlan(t *testing.T, p explainedPlan, pinned bool) {
 }
 
 // fill adds n payments that sleep for a day, without the triggers, and as many published events, attempts and closed letters as a busy day leaves.
-func fill(t *testing.T, r *record, n int) {
+func fill(t testing.TB, r *record, n int) {
 	t.Helper()
 	ctx := t.Context()
 	conn, err := pgx.Connect(ctx, r.url)

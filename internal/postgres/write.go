@@ -148,11 +148,14 @@ func queueLocks(batch *pgx.Batch, results []consumer.Result) {
 	}
 }
 
-// putOffSQL puts jobs off: to the broker (held), to the deferred stream, to sleep in their row, or for ever (dead).
+// putOffSQL puts jobs off: to the broker (held), to the deferred stream, to sleep in their row, or for ever (dead). A deferred job stays due when it was
+// due: its delay says only when to look after it if nobody has. What sleeps in its row comes back in a lane of its own, so that a backlog of
+// such polls does not stand before payments that were never asked about.
 const putOffSQL = `
 	update pollux.poll_jobs j
 	set state = i.state,
-	    next_poll_at = case i.state when 'dead' then j.next_poll_at else now() + i.delay * interval '1 microsecond' end,
+	    lane = case when i.state <> 'scheduled' or j.lane = 'high' then j.lane when j.replays > 0 then 'replay' else 'retry' end,
+	    next_poll_at = case when i.state in ('dead', 'deferred') then j.next_poll_at else now() + i.delay * interval '1 microsecond' end,
 	    locked_until = case when i.leased then now() + (i.delay + $14::bigint) * interval '1 microsecond' end,
 	    locked_by = case when i.leased then $15 end,
 	    lock_token = case when i.leased then j.lock_token end,
