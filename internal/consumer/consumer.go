@@ -393,7 +393,7 @@ func (c *Consumer) poll(ctx context.Context, t *task) {
 	t.seen.Answer = &t.answer
 	d := t.policy.Decide(t.seen)
 	if t.answer.Class == gateway.RateLimited {
-		c.pauses.until(p.Account, time.Now().Add(d.Delay))
+		c.pauses.refused(p.Account, min(t.answer.RetryAfter, t.policy.MaxRetryAfter), time.Now())
 	}
 	c.carryOut(ctx, t, d)
 }

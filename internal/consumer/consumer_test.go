@@ -418,6 +418,30 @@ func TestRateLimitedAccountIsLeftAloneAndOthersGoOn(t *testing.T) {
 	})
 }
 
+// Nobody says how long: the account is left alone for a second, then two, then four, and others never.
+func TestPauseGrowsWhileTheGatewayDoesNotSayHowLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, consumertest.Script(gateway.Answer{Class: gateway.RateLimited, HTTPStatus: 429}))
+		s.policy.Error = redelivery.Curve{Base: time.Millisecond, Cap: time.Millisecond} // a payment itself would be back at once
+		for range 200 {
+			s.trackFor("busy")
+		}
+		w := s.start()
+		pass(time.Minute)
+		w.stop()
+		bursts, last := 0, time.Time{}
+		for _, c := range s.gateway.Calls() {
+			if c.Began.Sub(last) > 100*time.Millisecond {
+				bursts++
+			}
+			last = c.Began
+		}
+		if n := len(s.gateway.Calls()); bursts < 4 || bursts > 7 || n > bursts*8 {
+			t.Errorf("%d calls in %d bursts in a minute; after 1s, 3s, 7s, 15s and 31s there may be one", n, bursts)
+		}
+	})
+}
+
 func TestRateLimitsSpendNoAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, func(_ context.Context, _ gateway.Query, n int) gateway.Answer {

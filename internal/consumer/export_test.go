@@ -17,7 +17,7 @@ func (c *Consumer) Balance() Balance {
 func (c *Consumer) Pauses() int {
 	c.pauses.mu.Lock()
 	defer c.pauses.mu.Unlock()
-	return len(c.pauses.end)
+	return len(c.pauses.of)
 }
 
 // Expected is how many results are announced and not gathered.
