@@ -9,6 +9,7 @@ import (
 	"pollux/internal/config"
 	"pollux/internal/consumer"
 	"pollux/internal/outbox"
+	"pollux/internal/secret"
 	"pollux/internal/telemetry"
 )
 
@@ -30,15 +31,15 @@ func Dial(ctx context.Context, c config.Config, name string) (*broker.Conn, erro
 
 func brokerConfig(c config.Config, name string) broker.Config {
 	n := c.NATS
-	password := broker.Secret("") // one in a file is read again at each connection
-	if n.Password.File() == "" {
-		password = broker.Secret(n.Password.Reveal())
+	password := n.Password.Value()
+	if n.Password.File() != "" { // it is read again at each connection
+		password = secret.Secret{}
 	}
 	return broker.Config{
 		URLs: n.URLs, Name: name,
 		CredentialsFile: n.CredentialsFile, NKeyFile: n.NKeyFile, User: n.User, Password: password, PasswordFile: n.Password.File(),
 		CAFile: n.CAFile, CertFile: n.CertFile, KeyFile: n.KeyFile, InboxPrefix: n.InboxPrefix,
-		PublishTimeout: c.Relay.PublishTimeout, MaxOutstanding: n.MaxOutstanding, BatchThreshold: n.BatchThreshold,
+		PublishTimeout: c.Relay.PublishTimeout, MaxOutstanding: n.MaxOutstanding, Batches: n.Batches, BatchThreshold: n.BatchThreshold,
 	}
 }
 

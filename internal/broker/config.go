@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"pollux/internal/secret"
 )
 
 // Config says which NATS to connect to and how. Its zero value connects to nats://127.0.0.1:4222 without credentials. At most one
@@ -20,11 +22,11 @@ type Config struct {
 	// Name is how the connection is called in the server's own monitoring.
 	Name string `koanf:"name"`
 
-	CredentialsFile string `koanf:"credentials_file"` // a JWT with its seed, as nsc writes it
-	NKeyFile        string `koanf:"nkey_file"`        // an nkey's seed
-	User            string `koanf:"user"`
-	Password        Secret `koanf:"password"`
-	PasswordFile    string `koanf:"password_file"` // instead of Password; a line break at its end is dropped
+	CredentialsFile string        `koanf:"credentials_file"` // a JWT with its seed, as nsc writes it
+	NKeyFile        string        `koanf:"nkey_file"`        // an nkey's seed
+	User            string        `koanf:"user"`
+	Password        secret.Secret `koanf:"password"`
+	PasswordFile    string        `koanf:"password_file"` // instead of Password; a line break at its end is dropped
 
 	CAFile   string `koanf:"ca_file"`   // who signed the servers' certificate; empty means the system's authorities
 	CertFile string `koanf:"cert_file"` // our own certificate, with KeyFile
@@ -54,25 +56,6 @@ const (
 	BatchesAlways = "always"
 	BatchesNever  = "never"
 )
-
-// Secret is a string that does not show itself: printed, logged or marshalled it is "[redacted]".
-type Secret string
-
-const redacted = "[redacted]"
-
-// String returns "[redacted]", or nothing for an empty secret.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return redacted
-}
-
-// GoString keeps %#v from showing the secret.
-func (s Secret) GoString() string { return s.String() }
-
-// MarshalText keeps encoders, slog's among them, from showing the secret.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 const (
 	defaultURL            = "nats://127.0.0.1:4222"
@@ -108,10 +91,10 @@ func (c Config) Validate() error {
 	if ways > 1 {
 		bad("credentials_file, nkey_file and user: set only one of them")
 	}
-	if c.Password != "" && c.PasswordFile != "" {
+	if !c.Password.IsZero() && c.PasswordFile != "" {
 		bad("password and password_file: set only one of them")
 	}
-	if c.User == "" && (c.Password != "" || c.PasswordFile != "") {
+	if c.User == "" && (!c.Password.IsZero() || c.PasswordFile != "") {
 		bad("password without user: set user too")
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
@@ -217,7 +200,7 @@ func (c Config) authOptions() ([]nats.Option, error) {
 
 func (c Config) password() (string, error) {
 	if c.PasswordFile == "" {
-		return string(c.Password), nil
+		return c.Password.Reveal(), nil
 	}
 	b, err := os.ReadFile(c.PasswordFile)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"pollux/internal/message"
 	"pollux/internal/natstest"
 	"pollux/internal/outbox"
+	"pollux/internal/secret"
 )
 
 func always(c *broker.Config) { c.Batches = broker.BatchesAlways }
@@ -255,7 +256,7 @@ func users(t *testing.T, p *server.Permissions) *natstest.Server {
 	return s
 }
 
-func asRelay(c *broker.Config) { c.User, c.Password = "relay", "r" }
+func asRelay(c *broker.Config) { c.User, c.Password = "relay", secret.New("r") }
 
 func TestForbiddenPublishIsNamedAtOnce(t *testing.T) {
 	for name, edit := range map[string]func(*broker.Config){"singly": never, "in batches": always} {

@@ -236,7 +236,7 @@ func TestSecretsAreReadAndShownByTheirNames(t *testing.T) {
 	if got := c.Database.URL.Reveal(); got != dsn {
 		t.Errorf("database URL %q", got)
 	}
-	if got := c.NATS.Password.Reveal(); got != password || c.NATS.Password.File() != name {
+	if got := c.NATS.Password.Value().Reveal(); got != password || c.NATS.Password.File() != name {
 		t.Errorf("password %q of file %q", got, c.NATS.Password.File())
 	}
 	asJSON, err := c.MarshalJSON()

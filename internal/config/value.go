@@ -137,8 +137,8 @@ func (s Secret) File() string {
 	return file
 }
 
-// Reveal is the secret, empty before Load. Whoever calls it answers for where it goes.
-func (s Secret) Reveal() string { return s.value.Reveal() }
+// Value is the secret, which shows itself to nobody; none before Load.
+func (s Secret) Value() secret.Secret { return s.value }
 
 // load reads the secret.
 func (s *Secret) load() error {
