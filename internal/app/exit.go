@@ -48,13 +48,18 @@ func Usage(format string, a ...any) error {
 	return &refused{error: fmt.Errorf(format, a...), commandLine: true}
 }
 
-// Load reads the configuration. Every error of it is one of the configuration: nothing was tried.
+// NotTried marks an error, such as one of the configuration, because of which nothing was tried. NotTried of nil is nil.
+func NotTried(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &refused{error: err}
+}
+
+// Load reads the configuration.
 func Load(o config.Options) (config.Config, error) {
 	cfg, err := config.Load(o)
-	if err != nil {
-		return config.Config{}, &refused{error: err}
-	}
-	return cfg, nil
+	return cfg, NotTried(err)
 }
 
 // hinted is an error that says below itself what to do.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -90,11 +92,13 @@ func openDatabase(cmd *cobra.Command) (*pgxpool.Pool, string, error) {
 func whereToLook(err error) error {
 	var connect *pgconn.ConnectError
 	var refusal *pgconn.PgError
-	switch {
-	case !errors.As(err, &connect):
+	if !errors.As(err, &connect) {
 		return err
+	}
+	err = &shortened{err}
+	switch {
 	case !errors.As(err, &refusal):
-		return app.Hint(err, "does PostgreSQL run there? database.url says where; pollux config check says whether it is well formed")
+		return app.Hint(err, "does PostgreSQL run there? database.url says where")
 	case refusal.Code == "28P01", refusal.Code == "28000":
 		return app.Hint(err, "PostgreSQL refuses the user or the password of database.url")
 	case refusal.Code == "3D000":
@@ -103,6 +107,15 @@ func whereToLook(err error) error {
 		return app.Hint(err, "PostgreSQL has no connection left: lower database.max_conns, or raise its max_connections")
 	}
 	return err
+}
+
+// shortened is an error without the lines that it repeats: pgx reports each try, the one with TLS and the one without.
+type shortened struct{ error }
+
+func (e *shortened) Unwrap() error { return e.error }
+
+func (e *shortened) Error() string {
+	return strings.Join(slices.Compact(strings.Split(e.error.Error(), "\n")), "\n")
 }
 
 // withDatabase opens the database for fn, with the schema that this build needs.

@@ -49,7 +49,7 @@ func reportFile(cmd *cobra.Command, file string) error {
 	problems, err := config.Check(file)
 	switch {
 	case err != nil:
-		return app.Usage("%w", err)
+		return app.NotTried(err)
 	case len(problems) > 0:
 		err = &config.Invalid{Problems: problems}
 	}

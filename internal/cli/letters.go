@@ -112,7 +112,7 @@ func lastAnswer(l deadletter.Letter) string {
 	if l.LastClass != l.Reason {
 		words = append(words, l.LastClass)
 	}
-	if l.HTTPStatus != 0 {
+	if l.HTTPStatus != 0 && !strings.HasPrefix(l.Message, fmt.Sprintf("HTTP %d", l.HTTPStatus)) {
 		words = append(words, fmt.Sprint(l.HTTPStatus))
 	}
 	if l.GatewayStatus != "" {
@@ -199,9 +199,13 @@ func printPolls(w io.Writer, polls []deadletter.Attempt) {
 	}
 	row(w)
 	row(w, "POLLED", "CLASS", "HTTP", "SAID", "TOOK", "DECIDED", "MESSAGE")
-	for _, p := range polls {
+	for i, p := range polls {
+		message := orDash(p.Message)
+		if i > 0 && p.Message != "" && p.Message == polls[i-1].Message {
+			message = "the same"
+		}
 		row(w, p.At.UTC().Format("2006-01-02 15:04:05.000Z"), p.Class, code(p.HTTPStatus), orDash(p.GatewayStatus), took(p.TookMS),
-			p.Disposition+", "+p.Reason, orDash(p.Message))
+			p.Disposition+", "+p.Reason, message)
 	}
 	if len(polls) == maxPolls {
 		row(w, fmt.Sprintf("the newest %d; the others are in pollux.poll_attempts", maxPolls))

@@ -1,12 +1,14 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -53,17 +55,57 @@ func MigrateDown(ctx context.Context, url string) (Migration, error) {
 	return step, describe("migrating the schema down", err)
 }
 
-// Migrations lists all steps, the oldest first.
+// Migrations lists all steps, the oldest first: those of this build, and those that a newer one has applied, whose names it does not know. It
+// changes nothing, so that a user who may only read can ask.
 func Migrations(ctx context.Context, url string) ([]Migration, error) {
+	applied, err := appliedSteps(ctx, url)
+	if err != nil {
+		return nil, describe("reading the schema's version", err)
+	}
 	var all []Migration
-	err := migrating(ctx, url, func(p *goose.Provider) error {
-		status, err := p.Status(ctx)
-		for _, s := range status {
-			all = append(all, Migration{Version: s.Source.Version, Name: s.Source.Path, AppliedAt: s.AppliedAt})
-		}
-		return err
+	for _, m := range embedded() {
+		m.AppliedAt = applied[m.Version]
+		delete(applied, m.Version)
+		all = append(all, m)
+	}
+	for version, at := range applied {
+		all = append(all, Migration{Version: version, Name: "of a newer build", AppliedAt: at})
+	}
+	slices.SortFunc(all, func(a, b Migration) int { return cmp.Compare(a.Version, b.Version) })
+	return all, nil
+}
+
+// appliedSteps are the versions that are applied, and when.
+func appliedSteps(ctx context.Context, url string) (map[int64]time.Time, error) {
+	cfg, err := migrator(url)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	applied := map[int64]time.Time{}
+	rows, err := conn.Query(ctx, `
+		select version_id, max(tstamp) at time zone 'UTC'
+		from pollux.schema_version
+		where is_applied
+		  and version_id > 0
+		group by version_id`)
+	if undefined(err) {
+		return applied, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var version int64
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&version, &at}, func() error {
+		applied[version] = at
+		return nil
 	})
-	return all, describe("reading the schema's version", err)
+	return applied, err
 }
 
 // ErrSchema is the error of a schema that this build does not fit.
@@ -98,22 +140,40 @@ type Querier interface {
 }
 
 func newest() int64 {
+	all := embedded()
+	return all[len(all)-1].Version
+}
+
+// embedded are the steps of this build, the oldest first.
+func embedded() []Migration {
 	entries, err := fs.ReadDir(migrations, "migrations")
 	if err != nil || len(entries) == 0 {
 		panic("no migrations are embedded")
 	}
-	var version int64
-	fmt.Sscanf(entries[len(entries)-1].Name(), "%d_", &version)
-	return version
+	all := make([]Migration, len(entries))
+	for i, e := range entries {
+		all[i].Name = e.Name()
+		fmt.Sscanf(e.Name(), "%d_", &all[i].Version)
+	}
+	return all
 }
 
-func migrating(ctx context.Context, url string, fn func(*goose.Provider) error) error {
+// migrator is how steps are taken and read: goose writes their times without a zone.
+func migrator(url string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
-		return errors.New("the database URL is not of the form postgres://user@host:port/database")
+		return nil, errors.New("the database URL is not of the form postgres://user@host:port/database")
 	}
 	cfg.RuntimeParams["timezone"] = "UTC"
 	cfg.RuntimeParams["application_name"] = "pollux-migrate"
+	return cfg, nil
+}
+
+func migrating(ctx context.Context, url string, fn func(*goose.Provider) error) error {
+	cfg, err := migrator(url)
+	if err != nil {
+		return err
+	}
 	db := stdlib.OpenDB(*cfg)
 	defer db.Close()
 	if err := makeSchema(ctx, db); err != nil {

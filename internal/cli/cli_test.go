@@ -1,0 +1,269 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"pollux"
+	"pollux/internal/app"
+	"pollux/internal/cli"
+	"pollux/internal/natstest"
+	"pollux/internal/pgtest"
+	"pollux/internal/postgres"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(pgtest.With(m), map[string]func(){
+		"pollux": func() { os.Exit(app.Main(cli.Command())) },
+	})
+}
+
+// escape is what a terminal would obey: a colour, a change of direction, a command of the upper half.
+const escape = "\x1b[31mred\u202eevil\u009b2J"
+
+// TestScripts runs testdata/script: the command line as an operator has it, in processes, on a real PostgreSQL and a real NATS.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Values["tb"] = env.T()
+			env.Setenv("ESCAPE", escape)
+			return os.WriteFile(filepath.Join(env.WorkDir, "example.yaml"), pollux.ExampleConfig, 0o600)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":    exits,
+			"database": database,
+			"login":    login,
+			"sql":      runSQL,
+			"broker":   startBroker,
+			"consumer": makeConsumer,
+			"stream":   makeStream,
+			"silent":   silentServer,
+			"isjson":   isJSON,
+			"plain":    plain,
+		},
+	})
+}
+
+// exits CODE PROGRAM ARGS...: the program ends with this code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits code program args...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	code := 0
+	var exit *exec.ExitError
+	switch err := ts.Exec(args[1], args[2:]...); {
+	case errors.As(err, &exit):
+		code = exit.ExitCode()
+	default:
+		ts.Check(err)
+	}
+	if code != want {
+		ts.Fatalf("%s exits with %d, wanted %d", strings.Join(args[1:], " "), code, want)
+	}
+}
+
+func within(ts *testscript.TestScript, do func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ts.Check(do(ctx))
+}
+
+func tb(ts *testscript.TestScript) testing.TB { return ts.Value("tb").(testing.TB) }
+
+// database [empty]: a database with the schema, or without it, whose URL is in DATABASE_URL.
+func database(ts *testscript.TestScript, _ bool, args []string) {
+	migrate := migrated
+	if len(args) > 0 {
+		migrate = nil
+	}
+	ts.Setenv("DATABASE_URL", pgtest.New(tb(ts), migrate))
+	ts.Setenv("POLLUX_DATABASE__URL", "env:DATABASE_URL")
+}
+
+// login PASSWORD DATABASE: changes them in DATABASE_URL; a dash leaves one as it is.
+func login(ts *testscript.TestScript, _ bool, args []string) {
+	u, err := url.Parse(ts.Getenv("DATABASE_URL"))
+	ts.Check(err)
+	if args[0] != "-" {
+		u.User = url.UserPassword(u.User.Username(), args[0])
+	}
+	if args[1] != "-" {
+		u.Path = args[1]
+	}
+	ts.Setenv("DATABASE_URL", u.String())
+}
+
+// migrated makes the schema, and a function that hands a payment to a person as the consumer does.
+func migrated(ctx context.Context, dsn string) error {
+	if _, err := postgres.Migrate(ctx, dsn); err != nil {
+		return err
+	}
+	return execute(ctx, dsn, `
+		create function bury(reference text, reason text default 'window', gateway text default 'acme', account text default '',
+		  class text default 'standard', last_class text default 'pending', http int default 200, said text default 'processing',
+		  message text default '', ago interval default '1 minute', polls int default 1) returns bigint language plpgsql as $$
+		declare
+		  payment bigint := pollux.track_payment(gateway, reference, 1999, 'EUR', class, account);
+		  letter bigint;
+		begin
+		  insert into pollux.poll_attempts (payment_id, at, due_at, took_us, class, http_status, gateway_status, retry_after_ms, message,
+		    disposition, reason, delay_ms, applied, attempts, failures, policy, worker, trace_id)
+		  select payment, now() - ago - (i - 1) * interval '5 s', now() - ago, 12000, last_class, http, said, 0, message,
+		    case i when 1 then 'dead_letter' else 'hold' end, case i when 1 then reason else 'still_pending' end, 0, true, i, 0, 'standard', 'consumer@a#1', ''
+		  from generate_series(1, polls) as i;
+		  update pollux.poll_jobs set state = 'dead', attempts = polls where payment_id = payment;
+		  perform pollux.bury(payment, reason, last_class, http::smallint, said, message, 'standard', 'consumer@a#1', '', null);
+		  update pollux.dead_letters d set created_at = now() - ago, died_at = now() - ago where d.payment_id = payment returning id into letter;
+		  return letter;
+		end $$`)
+}
+
+func execute(ctx context.Context, dsn, sql string) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = conn.Exec(ctx, sql)
+	return err
+}
+
+// sql FILE, or sql 'statement': runs it in the database.
+func runSQL(ts *testscript.TestScript, _ bool, args []string) {
+	statement := args[0]
+	if strings.HasSuffix(statement, ".sql") {
+		statement = ts.ReadFile(statement)
+	}
+	within(ts, func(ctx context.Context) error { return execute(ctx, ts.Getenv("DATABASE_URL"), statement) })
+}
+
+// broker [empty | plain]: a NATS server with the streams, without them, or without JetStream at all, whose URL is in NATS_URL.
+func startBroker(ts *testscript.TestScript, _ bool, args []string) {
+	o := natstest.Options{NoStreams: len(args) > 0}
+	if len(args) > 0 && args[0] == "plain" {
+		o.Configure = func(o *server.Options) { o.JetStream = false }
+	}
+	s := natstest.Start(tb(ts), o)
+	ts.Setenv("NATS_URL", s.URL())
+	ts.Setenv("POLLUX_NATS__URLS", s.URL())
+}
+
+func withJetStream(ts *testscript.TestScript, do func(context.Context, jetstream.JetStream) error) {
+	nc, err := nats.Connect(ts.Getenv("NATS_URL"))
+	ts.Check(err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	ts.Check(err)
+	within(ts, func(ctx context.Context) error { return do(ctx, js) })
+}
+
+// consumer NAME ACK_WAIT: makes a consumer of polls as a service with another configuration would.
+func makeConsumer(ts *testscript.TestScript, _ bool, args []string) {
+	wait, err := time.ParseDuration(args[1])
+	ts.Check(err)
+	withJetStream(ts, func(ctx context.Context, js jetstream.JetStream) error {
+		_, err := js.CreateConsumer(ctx, "PAYMENTS_POLL", jetstream.ConsumerConfig{
+			Durable: args[0], FilterSubject: "payments.poll.acme.normal", AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait,
+			MaxDeliver: -1, MaxAckPending: 30000,
+		})
+		return err
+	})
+}
+
+// stream NAME SUBJECT: makes a stream as somebody else would have it, a work queue.
+func makeStream(ts *testscript.TestScript, _ bool, args []string) {
+	withJetStream(ts, func(ctx context.Context, js jetstream.JetStream) error {
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: args[0], Subjects: args[1:], Retention: jetstream.WorkQueuePolicy})
+		return err
+	})
+}
+
+// silent: a server that takes connections and says nothing, whose address is in SILENT.
+func silentServer(ts *testscript.TestScript, _ bool, _ []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { l.Close() })
+	ts.Setenv("SILENT", l.Addr().String())
+}
+
+// isjson: the last command wrote one JSON value, nothing in it is null that is an array, and every key is in snake case.
+func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
+	d := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
+	var v any
+	ts.Check(d.Decode(&v))
+	if d.More() {
+		ts.Fatalf("more than one JSON value")
+	}
+	ts.Check(check(v))
+}
+
+// arrays are the keys whose values are arrays.
+var arrays = map[string]bool{"polls": true, "replayed": true, "refused": true, "would_replay": true, "problems": true}
+
+func check(v any) error {
+	switch x := v.(type) {
+	case nil:
+		return errors.New("null where a list or an object belongs")
+	case []any:
+		for _, e := range x {
+			if err := check(e); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for k, e := range x {
+			if strings.ToLower(k) != k || strings.ContainsAny(k, "- ") {
+				return fmt.Errorf("the key %q", k)
+			}
+			if _, list := e.([]any); arrays[k] && !list {
+				return fmt.Errorf("%s is no array", k)
+			}
+			if at, text := e.(string); strings.HasSuffix(k, "_at") && text {
+				if _, err := time.Parse(time.RFC3339, at); err != nil || !strings.HasSuffix(at, "Z") {
+					return fmt.Errorf("%s is %q", k, at)
+				}
+			}
+			if e == nil {
+				continue
+			}
+			if err := check(e); err != nil {
+				return fmt.Errorf("%s: %w", k, err)
+			}
+		}
+	}
+	return nil
+}
+
+// plain: nothing that the last command wrote would be obeyed by a terminal.
+func plain(ts *testscript.TestScript, _ bool, _ []string) {
+	for _, stream := range []string{"stdout", "stderr"} {
+		text := ts.ReadFile(stream)
+		for i, r := range text {
+			if r != '\n' && r != '\t' && (r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069) {
+				ts.Fatalf("%s has %U at %d: %q", stream, r, i, text)
+			}
+		}
+	}
+}
