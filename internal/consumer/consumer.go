@@ -27,6 +27,7 @@ type Config struct {
 	AckWait    time.Duration // how long the broker waits before it delivers again
 	Lease      time.Duration // how long the record keeps a job for us
 	HoldBudget int           // messages of the queue that may be held at the broker, fleet-wide
+	Deferred   bool          // the queue is the gateway's deferred polls
 	Drain      time.Duration // how long Run goes on with what was begun after its context ended
 }
 
@@ -56,6 +57,7 @@ type Consumer struct {
 	gateway  Gateway
 	record   Record
 	recorder *Recorder
+	gate     Gate
 	policy   func(class string) redelivery.Policy
 	metrics  Metrics
 	tracer   Tracer
@@ -63,10 +65,15 @@ type Consumer struct {
 
 	slots    chan struct{} // one for each payment in hand; only Run takes them
 	inHand   inHand
-	pauses   pauses
 	unknown  once
 	unheard  rate.Sometimes // bounds what is logged while the broker cannot be told anything
 	underway sync.WaitGroup // polls, results on their way to the record, and burials
+}
+
+// WithGate returns the consumer with a gate before the gateway. Without one it only keeps the pauses that a gateway asks for, each process for itself.
+func (c *Consumer) WithGate(g Gate) *Consumer {
+	c.gate = g
+	return c
 }
 
 // New returns a consumer. policy says how a class of payments is retried; it must be safe for concurrent use. recorder may be shared by the
@@ -75,7 +82,7 @@ func New(cfg Config, source Source, gw Gateway, record Record, recorder *Recorde
 	metrics Metrics, tracer Tracer, log *slog.Logger) *Consumer {
 	return &Consumer{
 		cfg: cfg, subject: message.PollSubject(cfg.Gateway, cfg.Lane),
-		source: source, gateway: gw, record: record, recorder: recorder, policy: policy, metrics: metrics, tracer: tracer,
+		source: source, gateway: gw, record: record, recorder: recorder, gate: &pauses{}, policy: policy, metrics: metrics, tracer: tracer,
 		log:     log.With("gateway", cfg.Gateway, "lane", cfg.Lane),
 		slots:   make(chan struct{}, cfg.Workers),
 		unheard: rate.Sometimes{Interval: time.Second},
@@ -190,6 +197,7 @@ type task struct {
 	disposition redelivery.Disposition
 	answer      gateway.Answer
 	traceParent string
+	expected    bool      // the recorder was told of a result
 	readAt      time.Time // this process's clock, for durations only
 }
 
@@ -330,7 +338,6 @@ func (c *Consumer) readOnce(ctx context.Context, polls []message.Poll) ([]Job, e
 
 func (c *Consumer) observe(t *task, held int) redelivery.Observation {
 	j := &t.job
-	recorded := int(j.Revision - t.poll.Revision)
 	return redelivery.Observation{
 		Tracked:       j.Tracked,
 		Status:        j.Payment.Status,
@@ -342,24 +349,32 @@ func (c *Consumer) observe(t *task, held int) redelivery.Observation {
 		UntilDeadline: j.UntilEnd,
 		Counters:      j.Counters,
 		Previous:      j.Previous,
-		Unrecorded:    max(t.delivery.Count()-1-recorded, 0),
+		Unrecorded:    c.unrecorded(t),
 		HoldsLeft:     c.cfg.HoldBudget - held,
-		Paused:        c.pauses.left(j.Payment.Account, t.readAt),
+		Open:          !c.cfg.Deferred && c.gate.Open(j.Payment.Account), // what sleeps is woken to find out
 		Chance:        rand.Float64(),
 	}
+}
+
+// unrecorded is how many deliveries of a message ended without a record. Deferred ones go back to sleep without one.
+func (c *Consumer) unrecorded(t *task) int {
+	if c.cfg.Deferred {
+		return 0
+	}
+	return max(t.delivery.Count()-1-int(t.job.Revision-t.poll.Revision), 0)
 }
 
 // carryOut does what was decided, before the gateway was asked or after. A poll announces its result to the recorder; whatever it ends
 // with is either recorded or takes that back.
 func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Disposition) {
 	t.disposition = d
-	polled := t.seen.Answer != nil
 	switch {
 	case d.Verb == redelivery.Poll:
 		c.recorder.Expect()
+		t.expected = true
 		c.underway.Go(func() { c.poll(ctx, t) })
 	case d.Recorded():
-		if !polled {
+		if !t.expected {
 			c.recorder.Expect()
 		}
 		c.underway.Add(1)
@@ -368,7 +383,7 @@ func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Dispositi
 			c.recorded(t, v, err)
 		})
 	default:
-		if polled {
+		if t.expected {
 			c.recorder.Forget()
 		}
 		c.metrics.Delivery(c.cfg.Gateway, d.Verb, d.Reason)
@@ -380,22 +395,44 @@ func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Dispositi
 	}
 }
 
-// poll asks the gateway and decides again.
+// poll asks the gateway, if it may, and decides again.
 func (c *Consumer) poll(ctx context.Context, t *task) {
 	p := &t.job.Payment
 	ctx, done := c.tracer.Poll(ctx, p.TraceParent, c.subject, c.cfg.Gateway, p.ID)
 	defer done(nil)
+	pass, no := c.gate.Enter(ctx, p.Account)
+	if pass == nil {
+		c.carryOut(ctx, t, c.refused(ctx, t, no))
+		return
+	}
 	c.metrics.Lateness(c.cfg.Gateway, c.cfg.Lane, max(-t.job.UntilDue, 0))
 	c.metrics.InFlight(c.cfg.Gateway, 1)
 	t.answer = c.ask(ctx, t)
 	c.metrics.InFlight(c.cfg.Gateway, -1)
 	c.metrics.Call(c.cfg.Gateway, t.answer.Class, t.answer.Took)
-	t.seen.Answer = &t.answer
-	d := t.policy.Decide(t.seen)
-	if t.answer.Class == gateway.RateLimited {
-		c.pauses.refused(p.Account, min(t.answer.RetryAfter, t.policy.MaxRetryAfter), time.Now())
+	pass.Done(t.answer.Class, min(t.answer.RetryAfter, t.policy.MaxRetryAfter))
+	t.seen.Answer, t.seen.Open = &t.answer, c.gate.Open(p.Account)
+	c.carryOut(ctx, t, t.policy.Decide(t.seen))
+}
+
+// The times after which a poll goes on that was woken too early, or that lost its turn.
+const (
+	shortestNap = 100 * time.Millisecond
+	longestNap  = 30 * time.Second
+)
+
+// refused decides what becomes of a poll that may not be made now. One that slept already goes back to where it slept.
+func (c *Consumer) refused(ctx context.Context, t *task, no Refusal) redelivery.Disposition {
+	back := redelivery.Disposition{Verb: redelivery.Return, Reason: redelivery.ReasonLocal, Delay: redelivery.MinDelay, Counters: t.seen.Counters}
+	switch {
+	case ctx.Err() != nil:
+		return back
+	case no.Open && c.cfg.Deferred:
+		back.Reason, back.Delay = redelivery.ReasonCircuitOpen, min(max(no.Wait, shortestNap), longestNap)
+		return back
 	}
-	c.carryOut(ctx, t, d)
+	t.seen.Open, t.seen.Paused = no.Open, max(no.Wait, shortestNap)
+	return t.policy.Decide(t.seen)
 }
 
 // ask asks the gateway once. An adapter that panics over an answer has not understood it, and does so each time: it is malformed, so that
@@ -420,11 +457,20 @@ func (c *Consumer) ask(ctx context.Context, t *task) (answer gateway.Answer) {
 	})
 }
 
+// lookAfter is when a deferred poll is published again although nobody has woken it: its message may be lost, or its deadline come.
+const lookAfter = time.Hour
+
 func (c *Consumer) result(t *task) Result {
 	d := t.disposition
 	r := Result{
 		Payment: t.poll.Payment, Gateway: c.cfg.Gateway, Account: t.job.Payment.Account, Token: t.poll.Token, Revision: t.job.Revision,
 		Disposition: d, Policy: t.policy.Name, DueAt: t.job.DueAt, StartedAt: t.job.ReadAt, TraceID: traceID(t.traceParent),
+	}
+	if d.Verb == redelivery.Defer {
+		r.Disposition.Delay = lookAfter
+		if t.job.HasDeadline && t.job.UntilEnd < lookAfter {
+			r.Disposition.Delay = max(t.job.UntilEnd, redelivery.MinDelay)
+		}
 	}
 	if t.seen.Answer != nil {
 		r.Polled, r.Answer = true, t.answer

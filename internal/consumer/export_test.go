@@ -15,9 +15,10 @@ func (c *Consumer) Balance() Balance {
 
 // Pauses is how many accounts are remembered as paused.
 func (c *Consumer) Pauses() int {
-	c.pauses.mu.Lock()
-	defer c.pauses.mu.Unlock()
-	return len(c.pauses.of)
+	p := c.gate.(*pauses)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.of)
 }
 
 // Expected is how many results are announced and not gathered.

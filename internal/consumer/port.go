@@ -42,6 +42,41 @@ type Gateway interface {
 	Poll(ctx context.Context, q gateway.Query) gateway.Answer
 }
 
+// Gate stands before the gateway: its breaker and its limits. It is safe for concurrent use.
+type Gate interface {
+	// Open reports whether the breaker of an account keeps calls away.
+	Open(account string) bool
+	// Enter asks for leave to call the gateway. It may wait for its turn, for seconds at the most. Leave ends with Pass.Done; a refusal says for how long
+	// asking again is of no use.
+	Enter(ctx context.Context, account string) (Pass, Refusal)
+}
+
+// Pass is leave to call the gateway once.
+type Pass interface {
+	// Done says how the call ended: exactly once and whatever happens.
+	Done(c gateway.Class, retryAfter time.Duration)
+}
+
+// Refusal says why the gateway may not be called. The zero value means that it may.
+type Refusal struct {
+	Open bool          // the breaker keeps the call away
+	Wait time.Duration // asking earlier is of no use
+}
+
+// Sleeper is where polls sleep while a breaker is open.
+type Sleeper interface {
+	// Sleep stores polls until somebody wakes them, and returns for each, in their order, why it could not.
+	Sleep(ctx context.Context, polls []Sleep) []error
+}
+
+// Sleep is a poll to be put to sleep.
+type Sleep struct {
+	Gateway     string
+	Poll        message.Poll
+	ID          string // of the message: another one each time that a poll is put to sleep
+	TraceParent string
+}
+
 // Job is what the record says about a delivered poll.
 type Job struct {
 	Tracked      bool

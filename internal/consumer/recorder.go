@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
+	"pollux/internal/message"
 	"pollux/internal/redelivery"
 )
 
@@ -27,6 +28,7 @@ type RecorderConfig struct {
 type Recorder struct {
 	cfg       RecorderConfig
 	record    Record
+	sleeper   Sleeper // nil: nothing is put to sleep at the broker
 	metrics   Metrics
 	log       *slog.Logger
 	in        chan entry
@@ -61,6 +63,13 @@ func NewRecorder(cfg RecorderConfig, record Record, metrics Metrics, log *slog.L
 	for range cfg.Writers {
 		r.writers.Go(r.run)
 	}
+	return r
+}
+
+// WithSleeper returns the recorder with a place where polls sleep while a breaker is open. Without one they sleep in their rows. It is called before
+// anything is added.
+func (r *Recorder) WithSleeper(s Sleeper) *Recorder {
+	r.sleeper = s
 	return r
 }
 
@@ -186,6 +195,7 @@ func (r *Recorder) next(timer *time.Timer) (e entry, ok bool) {
 
 func (r *Recorder) write(batch []entry, results []Result) {
 	began := time.Now()
+	r.putToSleep(results)
 	verdicts, err := r.patiently(results)
 	r.metrics.Batch(len(batch), time.Since(began))
 	if err != nil {
@@ -201,6 +211,43 @@ func (r *Recorder) write(batch []entry, results []Result) {
 		}
 	}
 	r.setAside(batch, verdicts)
+}
+
+// napInRow is how long a poll sleeps in its row that could not be put to sleep at the broker.
+const napInRow = 30 * time.Second
+
+// putToSleep publishes the polls that are deferred, before that is recorded: a row that says so without a message would sleep until somebody looks after
+// it. What cannot be published sleeps in its row.
+func (r *Recorder) putToSleep(results []Result) {
+	var polls []Sleep
+	var at []int
+	for i := range results {
+		d := &results[i]
+		if d.Disposition.Verb != redelivery.Defer {
+			continue
+		}
+		polls, at = append(polls, Sleep{Gateway: d.Gateway, Poll: message.Poll{Payment: d.Payment, Token: d.Token, Revision: d.Revision + 1},
+			ID: message.DeferredID(d.Token, d.Disposition.Counters.Deferrals)}), append(at, i)
+	}
+	if polls == nil {
+		return
+	}
+	errs := make([]error, len(polls))
+	if r.sleeper != nil {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), r.cfg.Patience/2, errors.New("the broker did not store deferred polls in time"))
+		defer cancel()
+		errs = r.sleeper.Sleep(ctx, polls)
+	}
+	var failed error
+	for i, err := range errs {
+		if err != nil || r.sleeper == nil {
+			d := &results[at[i]].Disposition
+			d.Verb, d.Delay, failed = redelivery.Park, napInRow, err
+		}
+	}
+	if failed != nil {
+		r.log.Warn("polls cannot be put to sleep at the broker; they sleep in their rows", "error", failed, "retry_in", napInRow)
+	}
 }
 
 // patiently writes results and tries again while the database is away, for Patience: asking the gateway once more would cost more. Trying again is

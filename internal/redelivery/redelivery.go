@@ -163,6 +163,8 @@ func (p Policy) decide(o Observation) Disposition {
 		return d.end(DeadLetter, ReasonPoison)
 	case o.UntilDue > Early:
 		return p.giveBack(o, d, ReasonEarly, o.UntilDue)
+	case o.Open && o.HasDeadline && o.UntilDeadline <= 0:
+		return d.end(DeadLetter, ReasonDeadline)
 	case o.Open:
 		return d.asleep()
 	case o.Paused > 0:
