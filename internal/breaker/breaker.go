@@ -41,6 +41,9 @@ type Permit struct {
 // Probe reports whether the call is a probe of a half-open breaker.
 func (p Permit) Probe() bool { return p.call.Lease != 0 }
 
+// Lease is the id of the place that a probe has taken, as it stands in Shared; 0 for other calls.
+func (p Permit) Lease() uint64 { return p.call.Lease }
+
 // Refusal says why a call is not admitted.
 type Refusal struct {
 	Why     Why
@@ -101,6 +104,20 @@ func (b *Breaker) Reset(now time.Time, actor, reason string) {
 // Adopt takes over what the fleet agreed on.
 func (b *Breaker) Adopt(now time.Time, s Shared) {
 	b.apply(now, func(x *step) { x.adopt(s) })
+}
+
+// Replace is Adopt if the shared state is still the one that was seen, so that nothing that happened since is lost. It returns the shared state
+// as it was taken over, with its instants bounded, and false when it changed nothing.
+func (b *Breaker) Replace(now time.Time, seen, s Shared) (Shared, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state.Shared != seen {
+		return Shared{}, false
+	}
+	x := step{m: b.machine, s: &b.state, now: At(now)}
+	x.adopt(s)
+	b.note(&x)
+	return b.state.Shared, true
 }
 
 // Tick lets pass what time alone changes: steps of the ramp, the end of a forced state. Nothing depends on it but how soon these
