@@ -566,7 +566,7 @@ func blame(at path, message string) (path, string) {
 		switch {
 		case strings.HasPrefix(rest, ": "):
 			message = rest[2:]
-		case len(rest) > 1 && rest[0] == ' ' && (rest[1] >= '0' && rest[1] <= '9' || strings.HasPrefix(rest, " ±")):
+		case len(rest) > 1 && rest[0] == ' ' && (rest[1] >= '0' && rest[1] <= '9' || strings.HasPrefix(rest, " -") || strings.HasPrefix(rest, " ±")):
 			return at, rest[1:]
 		default:
 			return at, message
