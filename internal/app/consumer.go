@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/consumer"
 	"pollux/internal/postgres"
@@ -38,6 +39,11 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	if err != nil {
 		return err
 	}
+	for _, q := range queues(cfg) {
+		if err := consumerConfig(cfg, q).Validate(); err != nil {
+			return err
+		}
+	}
 	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-consumer", Indexed: true})
 	if err != nil {
 		return err
@@ -53,18 +59,13 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	}
 	defer conn.Close()
 
-	for _, q := range queues(cfg) {
-		if err := consumerConfig(cfg, q).Validate(); err != nil {
-			return err
-		}
-	}
 	recorder := consumer.NewRecorder(recorderConfig(cfg), record, p.Metrics, p.Log)
 	defer recorder.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	for _, q := range queues(cfg) {
-		source, err := conn.Subscribe(ctx, subscription(cfg, q))
+		source, err := p.subscribe(ctx, conn, subscription(cfg, q))
 		if err != nil {
 			stop()
 			return errors.Join(err, g.Wait())
@@ -74,6 +75,16 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	}
 	p.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
 	return g.Wait()
+}
+
+// subscribe waits until a queue's deliveries can be taken: a broker that went away again comes back, and a consumer that is not as the
+// configuration says is put right by an operator.
+func (p *Process) subscribe(ctx context.Context, conn *broker.Conn, c broker.SubscribeConfig) (source *broker.Source, err error) {
+	err = p.await(ctx, p.broker, func(ctx context.Context) (err error) {
+		source, err = conn.Subscribe(ctx, c)
+		return err
+	}, ready(conn))
+	return source, err
 }
 
 var (
