@@ -769,6 +769,15 @@ func TestClockThatJumps(t *testing.T) {
 			t.Errorf("jump %s: still ramping at %s", jump, s.Share)
 		}
 
+		sliding := newMachine(t, func(c *breaker.Config) { c.ConsecutiveFailures = 1000 })
+		sliding.call(sliding.cfg.MinCalls-1, breaker.Failure)
+		sliding.after(jump)
+		sliding.call(1, breaker.Success)
+		sliding.after(2*sliding.cfg.Window + time.Minute)
+		if sliding.call(1, breaker.Failure); sliding.snapshot().Calls != 1 {
+			t.Errorf("jump %s: %d calls in the window, long after all but one", jump, sliding.snapshot().Calls)
+		}
+
 		counting := newMachine(t, nil)
 		counting.call(counting.cfg.ConsecutiveFailures-1, breaker.Failure)
 		counting.after(jump)
