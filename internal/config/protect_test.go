@@ -55,6 +55,7 @@ func life(t *testing.T, c limit.Config) []string {
 					admitted <- k
 				}
 			}()
+			synctest.Wait() // in this order, whoever is faster
 		}
 	}
 	time.Sleep(time.Minute) // of the bubble
