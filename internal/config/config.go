@@ -84,10 +84,10 @@ type Relay struct {
 
 // Consumer says how the consumers work.
 type Consumer struct {
-	Lanes         []string      `koanf:"lanes"`           // The lanes that this process works on, of `high`, `normal` and `low`. All, unless some lanes have processes of their own.
+	Lanes         []string      `koanf:"lanes"`           // The lanes of fresh payments that this process works on, of `high`, `normal` and `low`. All, unless some lanes have processes of their own. Retries, replays and what was deferred are worked on by all.
 	AckWait       time.Duration `koanf:"ack_wait"`        // When the broker delivers again what was not acknowledged. Longer than any gateway's timeout, or one payment is polled twice at once; and the shorter, the sooner a dead process's work goes on.
 	Lease         time.Duration `koanf:"lease"`           // How long the record keeps a poll for the consumer that has it, and a held one beyond its delay. Afterwards the relay publishes it anew.
-	HoldBudget    int           `koanf:"hold_budget"`     // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. About one second of the fleet's work, so that held retries that come due together never stand long before fresh payments. The broker itself takes 100,000 well; with 500,000 fresh polls waited 80 s.
+	HoldBudget    int           `koanf:"hold_budget"`     // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. About one second of the fleet's work, so that held retries that come due together never stand long before fresh payments; at a gateway with a rate in `limits` no more than one second of that. The broker itself takes 100,000 well; with 500,000 fresh polls waited 80 s.
 	MaxAckPending int           `koanf:"max_ack_pending"` // Messages of a queue that may be held or worked on, over the whole fleet. At least the hold budget and the workers of all processes together, or held messages keep fresh ones from being delivered: the default leaves room for 78 processes of 64 workers.
 	Drain         time.Duration `koanf:"drain"`           // How long polls that were begun may go on after SIGTERM. Below the orchestrator's grace period, which is usually 30 s; above the gateways' timeouts.
 	Record        Record        `koanf:"record"`          // How results are written.
@@ -126,7 +126,7 @@ type Curve struct {
 // Gateway says how payments of one gateway are polled.
 type Gateway struct {
 	Adapter  string            `koanf:"adapter"`  // What speaks with the gateway: `httpjson`.
-	Workers  int               `koanf:"workers"`  // Polls of one lane that one process has in hand at once.
+	Workers  int               `koanf:"workers"`  // Polls of one lane that one process has in hand at once. With a rate in `limits`, no more than have their turn within two seconds.
 	Limits   Limits            `koanf:"limits"`   // How often it is called, by the whole fleet; each of its accounts for itself. Without a rate and a concurrency nothing but pauses that it asks for: write at least what its contract says.
 	Breaker  Breaker           `koanf:"breaker"`  // When it is not called any more, by the whole fleet, and how it comes back; each of its accounts for itself. See [breaker.md](breaker.md).
 	Classes  map[string]string `koanf:"classes"`  // Classes that have another policy at this gateway.

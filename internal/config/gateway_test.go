@@ -49,8 +49,8 @@ func TestGatewaysMistakesAreRefused(t *testing.T) {
 
 func TestGatewayHasAConnectionForEachWorkerOfEachLane(t *testing.T) {
 	c := mustLoad(t, Options{File: file(t, enough), Set: append(set("workers=10"), "consumer.lanes=high,low")})
-	if got := c.Gateways["acme"].HTTPJSON.MaxInFlight; got != 20 {
-		t.Errorf("%d connections, want 20", got)
+	if got := c.Gateways["acme"].HTTPJSON.MaxInFlight; got != 50 {
+		t.Errorf("%d connections, want 50: for high, low, retries, replays and deferred polls", got)
 	}
 	c = mustLoad(t, Options{File: file(t, enough), Set: set("workers=10", "httpjson.max_in_flight=10")})
 	if got := c.Gateways["acme"].HTTPJSON.MaxInFlight; got != 10 {

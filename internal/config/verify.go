@@ -22,6 +22,9 @@ const (
 	DuplicateWindow = 2 * time.Minute
 )
 
+// moreLanes are worked on besides those of fresh payments: those of retries, of replays and of deferred polls.
+const moreLanes = 3
+
 // verifier looks for keys that contradict each other, and for what is missing.
 type verifier struct {
 	origins  map[string]origin
@@ -387,7 +390,7 @@ func (v *verifier) gateway(c *Config, at path, g *Gateway) {
 func (v *verifier) httpJSON(c *Config, at path, g *Gateway) {
 	section := at.child("httpjson")
 	if g.HTTPJSON.MaxInFlight == 0 { // a call that waits for a connection spends its timeout
-		g.HTTPJSON.MaxInFlight = min(g.Workers*max(len(c.Consumer.Lanes), 1), 10_000)
+		g.HTTPJSON.MaxInFlight = min(g.Workers*(len(c.Consumer.Lanes)+moreLanes), 10_000)
 	}
 	g.HTTPJSON.Name = at[1]
 	*g.HTTPJSON = g.HTTPJSON.WithDefaults()
