@@ -25,3 +25,12 @@ func adapters(c config.Config) (map[string]consumer.Gateway, error) {
 	}
 	return all, errors.Join(errs...)
 }
+
+// closeAll lets go of the connections that are kept open to gateways.
+func closeAll(gateways map[string]consumer.Gateway) {
+	for _, g := range gateways {
+		if c, ok := g.(interface{ Close() }); ok {
+			c.Close()
+		}
+	}
+}
