@@ -39,6 +39,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	if err != nil {
 		return err
 	}
+	defer closeAll(gateways)
 	for _, q := range queues(cfg) {
 		if err := consumerConfig(cfg, q).Validate(); err != nil {
 			return err
