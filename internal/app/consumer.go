@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -10,6 +12,8 @@ import (
 	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/consumer"
+	"pollux/internal/fleet"
+	"pollux/internal/message"
 	"pollux/internal/postgres"
 	"pollux/internal/telemetry"
 )
@@ -40,7 +44,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 		return err
 	}
 	defer closeAll(gateways)
-	for _, q := range queues(cfg) {
+	for _, q := range consumed(cfg) {
 		if err := consumerConfig(cfg, q).Validate(); err != nil {
 			return err
 		}
@@ -60,22 +64,57 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	}
 	defer conn.Close()
 
-	recorder := consumer.NewRecorder(recorderConfig(cfg), record, p.Metrics, p.Log)
+	members := fleet.New(fleet.Options{KV: conn.KV(), Log: p.Log})
+	entrances, err := gates(cfg, members)
+	if err != nil {
+		return err
+	}
+	defer p.join(ctx, members, postgres.NewBreakers(pool))()
+
+	recorder := consumer.NewRecorder(recorderConfig(cfg), record, p.Metrics, p.Log).WithSleeper(bed{conn})
 	defer recorder.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	for _, q := range queues(cfg) {
-		source, err := p.subscribe(ctx, conn, subscription(cfg, q))
+	for _, q := range consumed(cfg) {
+		gate := entrances[q.Gateway]
+		source, err := p.source(ctx, conn, subscription(cfg, q), gate)
 		if err != nil {
 			stop()
 			return errors.Join(err, g.Wait())
 		}
-		worker := consumer.New(consumerConfig(cfg, q), source, gateways[q.Gateway], record, recorder, cfg.PolicyOf(q.Gateway), p.Metrics, p.Tracing, p.Log)
+		worker := consumer.New(consumerConfig(cfg, q), seated{source, gate}, gateways[q.Gateway], record, recorder, cfg.PolicyOf(q.Gateway),
+			p.Metrics, p.Tracing, p.Log).WithGate(entrance{gate, kinds[q.Lane], q.Gateway, p.Metrics})
 		g.Go(func() error { return worker.Run(ctx) })
 	}
 	p.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
 	return g.Wait()
+}
+
+// join takes part in the fleet until the returned function is called. It waits a moment for what the fleet knows, and goes on without it.
+func (p *Process) join(ctx context.Context, f *fleet.Fleet, rows *postgres.Breakers) (leave func()) {
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		if err := f.Run(run); err != nil && run.Err() == nil {
+			p.Log.Error("the fleet goes on without this instance; its breakers and limits are its own now", "error", err)
+		}
+	})
+	tasks.Go(func() { chronicle(run, f, p.Telemetry, rows) })
+	known, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := f.Ready(known); err != nil && ctx.Err() == nil {
+		p.Log.Warn("what the fleet knows of its breakers is not known yet", "error", err, "hint", "pollux streams apply")
+	}
+	return func() { stop(); tasks.Wait() }
+}
+
+// source is where the deliveries of a queue come from: from the broker, or, for what sleeps, from the broker while its breaker lets it.
+func (p *Process) source(ctx context.Context, conn *broker.Conn, c broker.SubscribeConfig, gate *fleet.Gate) (consumer.Source, error) {
+	if c.Queue.Lane == message.LaneDeferred {
+		return &sleepers{conn: conn, cfg: c, gate: gate}, nil
+	}
+	return p.subscribe(ctx, conn, c)
 }
 
 // subscribe waits until a queue's deliveries can be taken: a broker that went away again comes back, and a consumer that is not as the

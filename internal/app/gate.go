@@ -12,10 +12,10 @@ import (
 	"pollux/internal/config"
 	"pollux/internal/consumer"
 	"pollux/internal/fleet"
-	"pollux/internal/gateway"
 	"pollux/internal/limit"
 	"pollux/internal/message"
 	"pollux/internal/outbox"
+	"pollux/internal/postgres"
 	"pollux/internal/telemetry"
 )
 
@@ -34,8 +34,10 @@ func gates(c config.Config, f *fleet.Fleet) (map[string]*fleet.Gate, error) {
 
 // entrance is a gate as the consumer of one queue sees it.
 type entrance struct {
-	gate *fleet.Gate
-	kind limit.Kind
+	gate    *fleet.Gate
+	kind    limit.Kind
+	gateway string
+	metrics *telemetry.Metrics
 }
 
 // kinds of the lanes; a poll of any other is a fresh one.
@@ -48,8 +50,14 @@ func (e entrance) Open(account string) bool { return e.gate.Open(account) }
 
 // Enter implements consumer.Gate.
 func (e entrance) Enter(ctx context.Context, account string) (consumer.Pass, consumer.Refusal) {
+	began := time.Now()
 	pass, no := e.gate.Enter(ctx, account, e.kind)
+	e.metrics.Turn(e.gateway, time.Since(began))
+	if pass.Probe() {
+		e.metrics.Probed(e.gateway)
+	}
 	if no.Refused() {
+		e.metrics.NotCalled(e.gateway, no.Why)
 		return nil, consumer.Refusal{Open: no.Why.ByBreaker(), Wait: time.Until(no.RetryAt)}
 	}
 	return pass, consumer.Refusal{}
@@ -128,7 +136,7 @@ func (s *sleepers) wanted(n int) int {
 		case b.Kind == breaker.Open || b.Kind == breaker.HalfOpen:
 			most = max(most, min(n, b.ProbePlaces-b.Probes))
 		default:
-			most = max(most, int(math.Ceil(float64(n)*float64(b.Share)/100)))
+			most = max(most, int(math.Ceil(float64(n)*b.Share.Float())))
 		}
 	}
 	return min(most, n)
@@ -171,16 +179,11 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Chronicle is where transitions of breakers are written down.
-type Chronicle interface {
-	Transition(ctx context.Context, t fleet.Transition, instance string) error
-}
-
 // chronicle tells of transitions until they end: a line for people, a number, and a row, by the instance that made it.
-func chronicle(ctx context.Context, f *fleet.Fleet, tel *telemetry.Telemetry, rows Chronicle) {
+func chronicle(ctx context.Context, f *fleet.Fleet, tel *telemetry.Telemetry, rows *postgres.Breakers) {
 	for t := range f.Transitions() {
 		level := slog.LevelInfo
-		if t.To == breaker.Open {
+		if t.To == breaker.Open && t.From != breaker.Open && t.Cause != breaker.CauseAdopted {
 			level = slog.LevelError
 		}
 		tel.Log.LogAttrs(ctx, level, "the breaker of a gateway changed", slog.String("gateway", t.Gateway), slog.String("account", t.Account),
@@ -196,5 +199,3 @@ func chronicle(ctx context.Context, f *fleet.Fleet, tel *telemetry.Telemetry, ro
 		cancel()
 	}
 }
-
-var _ = gateway.Local

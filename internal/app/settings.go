@@ -8,6 +8,7 @@ import (
 	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/consumer"
+	"pollux/internal/message"
 	"pollux/internal/outbox"
 	"pollux/internal/secret"
 	"pollux/internal/telemetry"
@@ -60,16 +61,35 @@ func recorderConfig(c config.Config) consumer.RecorderConfig {
 	}
 }
 
+// consumerConfig is that of one queue. At a gateway with a rate no more is in hand than has its turn within two seconds, and no more is held than a second's
+// calls, so that what is held never stands long before fresh payments.
 func consumerConfig(c config.Config, q outbox.Queue) consumer.Config {
-	return consumer.Config{
-		Gateway: q.Gateway, Lane: q.Lane, Workers: c.Gateways[q.Gateway].Workers,
-		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: c.Consumer.HoldBudget, Drain: c.Consumer.Drain,
+	g := c.Gateways[q.Gateway]
+	workers, held := g.Workers, c.Consumer.HoldBudget
+	if rate := float64(g.LimitConfig().Rate); rate > 0 {
+		workers, held = min(workers, int(2*rate)+1), min(held, int(rate))
 	}
+	if q.Lane == message.LaneDeferred {
+		held = 0
+	}
+	return consumer.Config{
+		Gateway: q.Gateway, Lane: q.Lane, Deferred: q.Lane == message.LaneDeferred, Workers: workers,
+		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: held, Drain: c.Consumer.Drain,
+	}
+}
+
+// consumed are the queues that a consumer works on: what the relay publishes to, and what sleeps.
+func consumed(c config.Config) []outbox.Queue {
+	all := queues(c)
+	for _, name := range gatewayNames(c) {
+		all = append(all, outbox.Queue{Gateway: name, Lane: message.LaneDeferred})
+	}
+	return all
 }
 
 func subscription(c config.Config, q outbox.Queue) broker.SubscribeConfig {
 	return broker.SubscribeConfig{
-		Queue: q, AckWait: c.Consumer.AckWait, MaxAckPending: c.Consumer.MaxAckPending, Prefetch: c.Gateways[q.Gateway].Workers,
+		Queue: q, AckWait: c.Consumer.AckWait, MaxAckPending: c.Consumer.MaxAckPending, Prefetch: consumerConfig(c, q).Workers,
 	}
 }
 
@@ -82,11 +102,12 @@ func Subscriptions(c config.Config) []broker.SubscribeConfig {
 	return all
 }
 
-// queues are the queues of the configured gateways, in a fixed order.
+// queues are the queues of the configured gateways that the relay publishes to, in a fixed order: the lanes of fresh payments, and those of retries and
+// replays.
 func queues(c config.Config) []outbox.Queue {
 	var all []outbox.Queue
 	for _, name := range gatewayNames(c) {
-		for _, lane := range c.Consumer.Lanes {
+		for _, lane := range append(slices.Clone(c.Consumer.Lanes), message.LaneRetry, message.LaneReplay) {
 			all = append(all, outbox.Queue{Gateway: name, Lane: lane})
 		}
 	}

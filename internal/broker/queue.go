@@ -15,7 +15,8 @@ import (
 	"pollux/internal/outbox"
 )
 
-// SubscribeConfig says how deliveries of a queue are taken. All fields are needed.
+// SubscribeConfig says how deliveries of a queue are taken. All fields are needed. The queue of the lane message.LaneDeferred is the gateway's part of
+// PAYMENTS_DEFERRED.
 type SubscribeConfig struct {
 	Queue outbox.Queue
 	// AckWait is after how long without an acknowledgement the broker delivers a message again.
@@ -44,7 +45,29 @@ func (c SubscribeConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-func (c SubscribeConfig) name() string { return message.ConsumerName(c.Queue.Gateway, c.Queue.Lane) }
+func (c SubscribeConfig) deferred() bool { return c.Queue.Lane == message.LaneDeferred }
+
+// name is that of the durable consumer.
+func (c SubscribeConfig) name() string {
+	if c.deferred() {
+		return message.DeferredConsumer(c.Queue.Gateway)
+	}
+	return message.ConsumerName(c.Queue.Gateway, c.Queue.Lane)
+}
+
+func (c SubscribeConfig) stream() string {
+	if c.deferred() {
+		return message.StreamDeferred
+	}
+	return message.StreamPoll
+}
+
+func (c SubscribeConfig) subject() string {
+	if c.deferred() {
+		return message.DeferredSubject(c.Queue.Gateway)
+	}
+	return message.PollSubject(c.Queue.Gateway, c.Queue.Lane)
+}
 
 // consumer is the durable consumer as it should be. MaxDeliver is unbounded, since a message past it would be invisible
 // and still stored; there is no BackOff, since it spoils the delays that we ask for.
@@ -52,7 +75,7 @@ func (c SubscribeConfig) consumer() jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       c.name(),
 		Description:   "Due polls of " + c.Queue.Gateway + ", lane " + c.Queue.Lane,
-		FilterSubject: message.PollSubject(c.Queue.Gateway, c.Queue.Lane),
+		FilterSubject: c.subject(),
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckPolicy:     jetstream.AckExplicitPolicy,
 		AckWait:       c.AckWait,
@@ -139,16 +162,16 @@ func (c *Conn) ensureConsumer(ctx context.Context, cfg SubscribeConfig) (*jetstr
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	got, err := c.js.Consumer(ctx, message.StreamPoll, cfg.name())
+	got, err := c.js.Consumer(ctx, cfg.stream(), cfg.name())
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		got, err = c.js.CreateConsumer(ctx, message.StreamPoll, cfg.consumer())
+		got, err = c.js.CreateConsumer(ctx, cfg.stream(), cfg.consumer())
 		if errors.Is(err, jetstream.ErrConsumerExists) { // somebody else was faster, with other settings
-			got, err = c.js.Consumer(ctx, message.StreamPoll, cfg.name())
+			got, err = c.js.Consumer(ctx, cfg.stream(), cfg.name())
 		}
 	}
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, nil, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", message.StreamPoll)
+		return nil, nil, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", cfg.stream())
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
 		return nil, nil, fmt.Errorf("the consumer %s pushes; ours pull. Delete it, and it is created again", cfg.name())
 	case err != nil:

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"pollux/internal/consumer"
-	"pollux/internal/message"
 )
 
 const (
@@ -158,7 +157,7 @@ func (s *Source) ask(now time.Time) {
 	n := s.cfg.Prefetch - pending
 	body, err := json.Marshal(pullRequest{Batch: n, Expires: pullExpiry, Heartbeat: heartbeat})
 	if err == nil {
-		err = s.conn.nc.PublishRequest(nextSubject(s.cfg.name()), s.session.sub.Subject, body)
+		err = s.conn.nc.PublishRequest(nextSubject(s.cfg.stream(), s.cfg.name()), s.session.sub.Subject, body)
 	}
 	if err != nil {
 		s.session.fail(fmt.Errorf("asking for messages: %w", err))
@@ -177,8 +176,8 @@ type pullRequest struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-func nextSubject(name string) string {
-	return "$JS.API.CONSUMER.MSG.NEXT." + message.StreamPoll + "." + name
+func nextSubject(stream, name string) string {
+	return "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + name
 }
 
 // serve keeps a session going until the source is closed.
@@ -400,7 +399,7 @@ func (s *Source) refreshHeld(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	c, err := s.conn.js.Consumer(ctx, message.StreamPoll, s.cfg.name())
+	c, err := s.conn.js.Consumer(ctx, s.cfg.stream(), s.cfg.name())
 	if err != nil {
 		return
 	}

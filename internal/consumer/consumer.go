@@ -458,7 +458,7 @@ func (c *Consumer) ask(ctx context.Context, t *task) (answer gateway.Answer) {
 }
 
 // lookAfter is when a deferred poll is published again although nobody has woken it: its message may be lost, or its deadline come.
-const lookAfter = time.Hour
+const lookAfter = 6 * time.Hour
 
 func (c *Consumer) result(t *task) Result {
 	d := t.disposition

@@ -209,6 +209,10 @@ func TestResultThatIsRefusedWithItsDeadLetterDoesNotGoRound(t *testing.T) {
 		if n := s.gateway.Times(id); n > 5 {
 			t.Errorf("%d calls", n)
 		}
+		if _, unacknowledged := s.broker.Left(acme, normal); unacknowledged != 1 {
+			t.Error("acknowledged although nothing was written")
+		}
+		s.want("delivery dead_letter refused", 0)
 		if n := s.broker.Deliveries(acme, normal); n > 25 {
 			t.Errorf("%d deliveries in four minutes", n)
 		}

@@ -151,6 +151,13 @@ func (w *world) configure(context.Context, func(string, ...any)) error {
 		"relay.watch=1s",
 		"gateways."+Gateway+".httpjson.url="+w.sim.URL()+"/v1/payments/{reference}",
 		"gateways."+Gateway+".httpjson.auth.token=file:"+key,
+		"gateways."+Gateway+".breaker.slow_call=1s",
+		"gateways."+Gateway+".breaker.cooldown.base=500ms",
+		"gateways."+Gateway+".breaker.cooldown.cap=2s",
+		"gateways."+Gateway+".breaker.credential_cooldown.base=1s",
+		"gateways."+Gateway+".breaker.credential_cooldown.cap=2s",
+		"gateways."+Gateway+".breaker.probe_deadline=3s",
+		"gateways."+Gateway+".breaker.ramp_step=200ms",
 		"gateways."+Gateway+".httpjson.timeout=2s",
 		"gateways."+Gateway+".httpjson.connect_timeout=1s",
 		"gateways."+Gateway+".httpjson.tls_timeout=1s",
@@ -200,8 +207,10 @@ func (w *world) prepare(ctx context.Context, _ func(string, ...any)) error {
 		return err
 	}
 	w.onClose("broker connection", func(context.Context) error { w.conn.Close(); return nil })
-	_, err = w.conn.Apply(ctx, broker.Options{})
-	return err
+	if _, err = w.conn.Apply(ctx, broker.Options{}); err != nil {
+		return err
+	}
+	return w.conn.EnsureKV(ctx, 0)
 }
 
 // startServices starts the relay and the consumers, in this process but as they run in production: each with its own connections.

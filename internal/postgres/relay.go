@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -250,15 +252,29 @@ func (r *Relay) PublishEvents(ctx context.Context, n int, retry time.Duration, p
 		return 0, nil
 	}
 	var events []takenEvent
+	var lost map[string]int
 	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) (err error) {
 		if events, err = takeEvents(ctx, tx, fronts[0], n); err != nil || len(events) == 0 {
 			return err
 		}
-		return markEvents(ctx, tx, events, publish(ctx, published(events)), retry)
+		known, err := knownStreams(ctx, tx)
+		if err != nil {
+			return err
+		}
+		receipts := publish(ctx, published(events))
+		if err := markEvents(ctx, tx, events, receipts, retry); err != nil {
+			return err
+		}
+		lost, err = compare(ctx, tx, known, receipts)
+		return err
 	})
 	if err != nil {
 		r.events.forget() // what was taken is free again, behind the front
 		return len(events), describe("publishing events", err)
+	}
+	if len(lost) > 0 {
+		r.events.forget()
+		return len(events), &outbox.LostError{Events: lost}
 	}
 	if len(events) < n {
 		r.events.reached(struct{}{}, now.Add(-slack))
@@ -342,6 +358,98 @@ func markEvents(ctx context.Context, tx pgx.Tx, events []takenEvent, receipts []
 	return err
 }
 
+// knownStream is what is known of a stream. The two instants tell whether it is still the same one, with nothing lost since.
+type knownStream struct {
+	last    int64
+	created time.Time
+	lostAt  *time.Time
+}
+
+func knownStreams(ctx context.Context, tx pgx.Tx) (map[string]knownStream, error) {
+	rows, err := tx.Query(ctx, `
+		select name, last_sequence, created, lost_at
+		from pollux.streams
+		where name = any ($1)
+		  and isfinite(created)`, []string{message.StreamEvents, message.StreamDead})
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]knownStream{}
+	var name string
+	var k knownStream
+	_, err = pgx.ForEachRow(rows, []any{&name, &k.last, &k.created, &k.lostAt}, func() error {
+		known[name] = k
+		return nil
+	})
+	return known, err
+}
+
+// reserve is how far below the sequence of a message that was stored after a loss the lost ones may begin: between them lies what other relays had
+// under way at the time. Events that are published again for nothing cost little: the broker or their readers know their ids.
+const reserve = 10_000
+
+// compare holds receipts against what was known of their streams before their messages were sent. A stream that gives a message a sequence that
+// it had given by then has lost what had it, perhaps everything: what was in it is made publishable again. It does so where Observe cannot: a
+// stream may have grown beyond what is remembered of it before anybody looks. An error says that somebody else saw a loss meanwhile: the receipts may be
+// from before it, and worth nothing. It returns how many events of each stream are publishable again.
+//
+// It comes last in its transaction, since relays side by side wait here for each other.
+func compare(ctx context.Context, tx pgx.Tx, known map[string]knownStream, receipts []outbox.Receipt) (map[string]int, error) {
+	lost := map[string]int{}
+	given := sequences(receipts)
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		k, ok := known[name]
+		if !ok {
+			continue // nobody has looked at it yet
+		}
+		g := given[name]
+		isLost := g.first <= k.last
+		tag, err := tx.Exec(ctx, `
+			update pollux.streams
+			set last_sequence = case when $5 then $2 else greatest(last_sequence, $2) end,
+			    lost_at = case when $5 then now() else lost_at end
+			where name = $1
+			  and created = $3
+			  and lost_at is not distinct from $4`, name, g.last, k.created, k.lostAt, isLost)
+		if err != nil {
+			return nil, err
+		}
+		if tag.RowsAffected() == 0 {
+			return nil, fmt.Errorf("the stream %s lost messages while events were published to it; they are published again", name)
+		}
+		if isLost {
+			if lost[name], err = rearmEvents(ctx, tx, name, g.first-1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return lost, nil
+}
+
+// span is the sequences that a stream gave to the messages of a batch: the first that it gave anew, the last of all.
+type span struct{ first, last int64 }
+
+// sequences are the spans of receipts by stream. What was stored before has the sequence that it had then.
+func sequences(receipts []outbox.Receipt) map[string]span {
+	given := map[string]span{}
+	for _, r := range receipts {
+		if r.Err != nil {
+			continue
+		}
+		g, ok := given[r.Stream]
+		if !ok {
+			g = span{first: math.MaxInt64}
+		}
+		at := int64(r.Sequence)
+		if !r.Duplicate {
+			g.first = min(g.first, at)
+		}
+		g.last = max(g.last, at)
+		given[r.Stream] = g
+	}
+	return given
+}
+
 // Observe implements outbox.Record. The stream's row is locked while the stream is looked at: what is remembered is then never newer than what is seen.
 func (r *Relay) Observe(ctx context.Context, name string, look func(context.Context, string) (outbox.StreamState, error)) (outbox.Recovery, error) {
 	var found outbox.Recovery
@@ -401,13 +509,19 @@ func rearm(ctx context.Context, tx pgx.Tx, s outbox.StreamState, recreated bool,
 	if recreated {
 		above = -1
 	}
+	n, err := rearmEvents(ctx, tx, s.Name, above)
+	found.Events = n
+	return err
+}
+
+// rearmEvents makes events publishable that a stream has lost: those above a sequence, and those shortly below that others may have given anew by now.
+func rearmEvents(ctx context.Context, tx pgx.Tx, stream string, above int64) (int, error) {
 	tag, err := tx.Exec(ctx, `
 		update pollux.outbox
 		set published_at = null, stream = null, stream_seq = null, publish_at = now()
 		where stream = $1
-		  and stream_seq > $2`, s.Name, above)
-	found.Events = int(tag.RowsAffected())
-	return err
+		  and stream_seq > $2`, stream, above-reserve)
+	return int(tag.RowsAffected()), err
 }
 
 // rearmJobs makes jobs due at their time again: a lease protects a message that is no more. They are locked in the order of their payments,

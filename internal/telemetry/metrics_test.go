@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"pollux/internal/breaker"
+	"pollux/internal/fleet"
 	"pollux/internal/gateway"
 	"pollux/internal/message"
 	"pollux/internal/payment"
@@ -96,37 +98,46 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 	m.Held(g, lane, 14)
 	m.InFlight(g, 3)
 	m.InFlight(g, -1)
+	m.Transition(g, breaker.Closed, breaker.Open, breaker.CauseFailures)
+	m.NotCalled(g, fleet.WhyOpen)
+	m.Probed(g)
+	m.Turn(g, time.Millisecond)
 
 	got := scrape(t, registry)
 	queue := `{gateway="acme",lane="high"}`
 	poll := `{stream="PAYMENTS_POLL"}`
 	for name, want := range map[string]float64{
-		`pollux_relay_claimed_total` + queue:                                                   3,
-		`pollux_relay_lag_seconds` + queue:                                                     1,
-		`pollux_relay_events_total`:                                                            4,
-		`pollux_relay_event_lag_seconds`:                                                       1,
-		`pollux_relay_published_total` + poll:                                                  5,
-		`pollux_relay_publish_duration_seconds` + poll:                                         1,
-		`pollux_relay_publish_batch_messages` + poll:                                           1,
-		`pollux_relay_duplicates_total` + poll:                                                 2,
-		`pollux_relay_publish_failures_total{stream="PAYMENTS_EVENTS"}`:                        6,
-		`pollux_relay_set_aside_total{kind="poll"}`:                                            7,
-		`pollux_relay_stream_losses_total` + poll:                                              1,
-		`pollux_relay_rearmed_polls_total` + poll:                                              8,
-		`pollux_relay_rearmed_events_total` + poll:                                             9,
-		`pollux_relay_ready_polls` + queue:                                                     10,
-		`pollux_relay_backlog_polls` + queue:                                                   11,
-		`pollux_consumer_deliveries_total{disposition="hold",gateway="acme",reason="failure"}`: 2,
-		`pollux_gateway_call_duration_seconds{class="transport",gateway="acme"}`:               1,
-		`pollux_consumer_poll_lateness_seconds` + queue:                                        1,
-		`pollux_consumer_time_to_finality_seconds{class="standard",gateway="acme"}`:            1,
-		`pollux_consumer_resolved_total{gateway="acme",status="succeeded"}`:                    1,
-		`pollux_record_batch_results`:                                                          1,
-		`pollux_record_batch_duration_seconds`:                                                 1,
-		`pollux_record_refused_rows_total`:                                                     12,
-		`pollux_record_superseded_results_total`:                                               13,
-		`pollux_consumer_held_polls` + queue:                                                   14,
-		`pollux_consumer_in_flight_polls{gateway="acme"}`:                                      2,
+		`pollux_relay_claimed_total` + queue:                                                             3,
+		`pollux_relay_lag_seconds` + queue:                                                               1,
+		`pollux_relay_events_total`:                                                                      4,
+		`pollux_relay_event_lag_seconds`:                                                                 1,
+		`pollux_relay_published_total` + poll:                                                            5,
+		`pollux_relay_publish_duration_seconds` + poll:                                                   1,
+		`pollux_relay_publish_batch_messages` + poll:                                                     1,
+		`pollux_relay_duplicates_total` + poll:                                                           2,
+		`pollux_relay_publish_failures_total{stream="PAYMENTS_EVENTS"}`:                                  6,
+		`pollux_relay_set_aside_total{kind="poll"}`:                                                      7,
+		`pollux_relay_stream_losses_total` + poll:                                                        1,
+		`pollux_relay_rearmed_polls_total` + poll:                                                        8,
+		`pollux_relay_rearmed_events_total` + poll:                                                       9,
+		`pollux_relay_ready_polls` + queue:                                                               10,
+		`pollux_relay_backlog_polls` + queue:                                                             11,
+		`pollux_consumer_deliveries_total{disposition="hold",gateway="acme",reason="failure"}`:           2,
+		`pollux_gateway_call_duration_seconds{class="transport",gateway="acme"}`:                         1,
+		`pollux_consumer_poll_lateness_seconds` + queue:                                                  1,
+		`pollux_consumer_time_to_finality_seconds{class="standard",gateway="acme"}`:                      1,
+		`pollux_consumer_resolved_total{gateway="acme",status="succeeded"}`:                              1,
+		`pollux_record_batch_results`:                                                                    1,
+		`pollux_record_batch_duration_seconds`:                                                           1,
+		`pollux_record_refused_rows_total`:                                                               12,
+		`pollux_record_superseded_results_total`:                                                         13,
+		`pollux_consumer_held_polls` + queue:                                                             14,
+		`pollux_consumer_in_flight_polls{gateway="acme"}`:                                                2,
+		`pollux_breaker_transitions_total{cause="failure_ratio",from="closed",gateway="acme",to="open"}`: 1,
+		`pollux_breaker_state{gateway="acme"}`:                                                           1,
+		`pollux_gate_refusals_total{gateway="acme",why="open"}`:                                          1,
+		`pollux_gate_probes_total{gateway="acme"}`:                                                       1,
+		`pollux_gate_wait_seconds{gateway="acme"}`:                                                       1,
 	} {
 		v, ok := got[name]
 		if !ok {

@@ -1,0 +1,87 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pollux/internal/fleet"
+)
+
+// Breakers is the record of what became of the breakers. It is safe for concurrent use.
+type Breakers struct{ pool *pgxpool.Pool }
+
+// NewBreakers returns the record of breakers.
+func NewBreakers(pool *pgxpool.Pool) *Breakers { return &Breakers{pool} }
+
+// Transition writes down a change of a breaker that an instance made.
+func (b *Breakers) Transition(ctx context.Context, t fleet.Transition, instance string) error {
+	var retryAt *time.Time
+	if t.RetryAt != 0 {
+		at := t.RetryAt.Time()
+		retryAt = &at
+	}
+	_, err := b.pool.Exec(ctx, `
+		insert into pollux.breaker_transitions (at, gateway, account, from_state, to_state, cause, reason, actor, epoch, retry_at, instance)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		t.At.Time(), t.Gateway, t.Account, t.From.String(), t.To.String(), string(t.Cause), clean(t.Reason, maxMessage), clean(t.Actor, maxDetail),
+		int64(t.Epoch), retryAt, instance)
+	return describe("writing a transition of a breaker", err)
+}
+
+// Change is a transition as people read it.
+type Change struct {
+	At       time.Time  `json:"at"`
+	Gateway  string     `json:"gateway"`
+	Account  string     `json:"account"`
+	From     string     `json:"from"`
+	To       string     `json:"to"`
+	Cause    string     `json:"cause"`
+	Reason   string     `json:"reason"`
+	Actor    string     `json:"actor"`
+	Epoch    int64      `json:"epoch"`
+	RetryAt  *time.Time `json:"retry_at"`
+	Instance string     `json:"instance"`
+}
+
+// Changes returns the last n transitions of a gateway's account, the newest first.
+func (b *Breakers) Changes(ctx context.Context, gateway, account string, n int) ([]Change, error) {
+	rows, err := b.pool.Query(ctx, `
+		select at, gateway, account, from_state, to_state, cause, reason, actor, epoch, retry_at, instance
+		from pollux.breaker_transitions
+		where gateway = $1
+		  and account = $2
+		order by id desc
+		limit $3`, gateway, account, n)
+	if err != nil {
+		return nil, describe("reading transitions", err)
+	}
+	changes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Change])
+	return changes, describe("reading transitions", err)
+}
+
+// Asleep is what sleeps behind a gateway's breaker.
+type Asleep struct {
+	Gateway string     `json:"gateway"`
+	Account string     `json:"account"`
+	Count   int64      `json:"deferred"`
+	Oldest  *time.Time `json:"oldest_due_at"`
+}
+
+// Asleep counts deferred payments by gateway and account. It reads all jobs; it is for people.
+func (b *Breakers) Asleep(ctx context.Context) ([]Asleep, error) {
+	rows, err := b.pool.Query(ctx, `
+		select j.gateway, p.account, count(*), min(j.next_poll_at)
+		from pollux.poll_jobs j
+		join pollux.payments p on p.id = j.payment_id
+		where j.state = 'deferred'
+		group by j.gateway, p.account
+		order by j.gateway, p.account`)
+	if err != nil {
+		return nil, describe("counting deferred payments", err)
+	}
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Asleep])
+	return all, describe("counting deferred payments", err)
+}
