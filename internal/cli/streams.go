@@ -75,11 +75,14 @@ func streamsApply(replicas *int) *cobra.Command {
 		Long: `apply creates missing streams and changes what differs. What a running system cannot bear, a change that would throw away messages or needs a stream
 to be made anew, it refuses: then nothing is changed at all, and it says what to do. What is as it should be is not touched.
 
-Consumers are made by the services when they start; apply changes those that exist and differ from the configuration.`,
+It also makes the bucket in which the fleet keeps what it agrees on. Consumers are made by the services when they start; apply changes those that exist and differ from the configuration.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withBroker(cmd, *replicas, func(ctx context.Context, conn *broker.Conn, o broker.Options) error {
 				found, err := conn.Apply(ctx, o)
 				if err != nil {
+					return err
+				}
+				if err := conn.EnsureKV(ctx, o.Replicas); err != nil {
 					return err
 				}
 				done := differencesOf(found)
