@@ -4,6 +4,9 @@ package outbox
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"pollux/internal/payment"
@@ -102,6 +105,9 @@ type Record interface {
 	// PublishEvents hands up to n unpublished events, oldest first, to publish and marks them by its receipts, in one transaction: relays
 	// side by side never see the same event, and one that dies leaves its events unpublished. Events refused for good are set aside, others
 	// that failed are tried again after retry. It returns how many events it took.
+	//
+	// It returns a *LostError when a stream gave a message a sequence that it had given before. Everything that was taken is marked then, and
+	// what had those sequences is publishable again.
 	PublishEvents(ctx context.Context, n int, retry time.Duration, publish func(context.Context, []Event) []Receipt) (int, error)
 	// Observe looks at a stream and compares it with what was last seen of it. When messages were lost it makes what was in them
 	// publishable again: jobs in flight or held for the poll stream, published events for the others. Of several relays that see
@@ -109,6 +115,13 @@ type Record interface {
 	Observe(ctx context.Context, name string, look func(ctx context.Context, name string) (StreamState, error)) (Recovery, error)
 	// Maintain makes the partitions of the coming days and drops those past their time.
 	Maintain(ctx context.Context) error
+}
+
+// LostError says that streams have lost what they had acknowledged, and how many events of each are published again for it.
+type LostError struct{ Events map[string]int }
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("streams have lost messages that they had acknowledged: %v", slices.Sorted(maps.Keys(e.Events)))
 }
 
 // Recovery says what Observe put right. Lost is false when nothing was lost.

@@ -307,7 +307,20 @@ func (r *Relay) events(ctx context.Context) (int, error) {
 		return receipts
 	})
 	r.doubt = failure != nil
+	if lost, ok := errors.AsType[*LostError](err); ok {
+		err = r.eventsLost(ctx, lost)
+	}
 	return n, errors.Join(err, failure)
+}
+
+// eventsLost says what is published again, and looks at the streams at once: one that was made anew has lost more than its last messages.
+func (r *Relay) eventsLost(ctx context.Context, lost *LostError) error {
+	var errs []error
+	for stream, n := range lost.Events {
+		r.reportLoss(ctx, stream, Recovery{Lost: true, Events: n})
+		errs = append(errs, r.observe(ctx, stream))
+	}
+	return errors.Join(errs...)
 }
 
 // reachable asks the broker something that costs nothing.
@@ -406,11 +419,15 @@ func (r *Relay) observe(ctx context.Context, name string) error {
 		return err
 	}
 	if recovery.Lost {
-		r.metrics.StreamLost(name, recovery.Jobs, recovery.Events)
-		r.log.ErrorContext(ctx, "a stream lost messages; what was in them is published again", "stream", name,
-			"jobs", recovery.Jobs, "events", recovery.Events)
+		r.reportLoss(ctx, name, recovery)
 	}
 	return nil
+}
+
+func (r *Relay) reportLoss(ctx context.Context, stream string, recovery Recovery) {
+	r.metrics.StreamLost(stream, recovery.Jobs, recovery.Events)
+	r.log.ErrorContext(ctx, "a stream lost messages; what was in them is published again", "stream", stream,
+		"jobs", recovery.Jobs, "events", recovery.Events)
 }
 
 // maintain has no deadline but the end of ctx: the first time after a long stand-still it moves rows.

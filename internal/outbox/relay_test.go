@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -706,6 +707,53 @@ func TestEveryStreamIsObservedWhateverTheOthersDo(t *testing.T) {
 			t.Error("nobody is told that a stream is missing")
 		}
 	})
+}
+
+// A loss that publishing has shown is not left to the next look, which may be far away: a stream that was made anew has lost more.
+func TestALossSeenByPublishingIsSaidAndLookedAtAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.track(acme, 3)
+		s.config.Watch = time.Hour
+		record := &losing{Record: s.record}
+		relay := outbox.New(s.config, record, s.broker, s.meter, slog.New(slog.NewTextHandler(s.log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		pass(time.Minute)
+		s.record.Resolve(1, payment.Succeeded)
+		s.record.Resolve(2, payment.Succeeded)
+		pass(time.Second)
+		s.broker.Wipe()
+		record.lost.Store(true)
+		s.record.Resolve(3, payment.Succeeded)
+		pass(time.Second)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if n := len(s.broker.Messages(message.StreamEvents)); n != 3 {
+			t.Errorf("%d of 3 events are in the stream that was made anew", n)
+		}
+		s.want("lost PAYMENTS_EVENTS", 2) // by publishing, and by the look that followed
+		if s.log.lines("relay waits") > 0 {
+			t.Error("the relay takes what was put right for a failure")
+		}
+	})
+}
+
+// losing is a record that finds a loss while it publishes.
+type losing struct {
+	*consumertest.Record
+	lost atomic.Bool
+}
+
+func (r *losing) PublishEvents(ctx context.Context, n int, retry time.Duration, publish func(context.Context, []outbox.Event) []outbox.Receipt) (int, error) {
+	n, err := r.Record.PublishEvents(ctx, n, retry, publish)
+	if err == nil && n > 0 && r.lost.CompareAndSwap(true, false) {
+		err = &outbox.LostError{Events: map[string]int{message.StreamEvents: 1}}
+	}
+	return n, err
 }
 
 type missingStream struct{ *consumertest.Broker }

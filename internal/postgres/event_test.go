@@ -36,6 +36,7 @@ func (r *record) unpublished(tb testing.TB) int {
 type broker struct {
 	mu     sync.Mutex
 	stored []string
+	last   uint64 // the sequence that it gave last
 	answer func(e outbox.Event) error
 }
 
@@ -49,7 +50,8 @@ func (b *broker) publish(_ context.Context, events []outbox.Event) []outbox.Rece
 		}
 		if receipts[i].Err == nil {
 			b.stored = append(b.stored, e.ID)
-			receipts[i].Stream, receipts[i].Sequence = "PAYMENTS_EVENTS", uint64(len(b.stored))
+			b.last++
+			receipts[i].Stream, receipts[i].Sequence = "PAYMENTS_EVENTS", b.last
 		}
 	}
 	return receipts
