@@ -206,8 +206,10 @@ func (v *service) ends() error {
 	return v.err
 }
 
+// noLeaks fails when goroutines are left that were not there. It comes first in a test, so that the servers of the test end before.
 func noLeaks(t *testing.T) {
 	t.Helper()
+	pgtest.New(t, nil) // the server that all tests share stays
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
@@ -292,10 +294,10 @@ func TestAnotherSchemaIsAnErrorAtOnce(t *testing.T) {
 }
 
 func TestPaymentsAreFinishedByRelayAndConsumer(t *testing.T) {
+	noLeaks(t)
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
 	s.nats = natstest.New(t).URL()
-	noLeaks(t)
 	relay := s.serve("outbox-relay", Relay)
 	eventually(t, "the relay is ready", s.ready)
 	s.listen = freeAddress(t)
@@ -321,6 +323,7 @@ func TestPaymentsAreFinishedByRelayAndConsumer(t *testing.T) {
 }
 
 func TestADrainCanBeWatchedAndFinishesWhatWasBegun(t *testing.T) {
+	noLeaks(t)
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
 	s.nats = natstest.New(t).URL()
@@ -330,7 +333,6 @@ func TestADrainCanBeWatchedAndFinishesWhatWasBegun(t *testing.T) {
 		<-release
 		succeeded(w, r)
 	}
-	noLeaks(t)
 	relay := s.serve("outbox-relay", Relay)
 	eventually(t, "the relay is ready", s.ready)
 	s.exec(`select pollux.track_payment('acme', 'pay_1', 1999, 'EUR')`)
@@ -466,9 +468,8 @@ func TestOnceGivesUp(t *testing.T) {
 	cmd.SetOut(&out)
 	cmd.SetErr(&log)
 	code := Run(ctx, cmd)
-	last := log.String()[strings.LastIndex(strings.TrimSpace(log.String()), "\n")+1:]
-	if code != ExitFailed || out.Len() > 0 || !strings.HasPrefix(last, "outbox-relay: waiting for the database: context deadline exceeded") ||
-		!strings.Contains(last, "connection refused") || strings.Contains(log.String(), "hunter2") {
+	_, last, found := strings.Cut(log.String(), "\noutbox-relay: waiting for the database: context deadline exceeded (")
+	if code != ExitFailed || out.Len() > 0 || !found || !strings.Contains(last, "connection refused") || strings.Contains(log.String(), "hunter2") {
 		t.Errorf("%d, %q, %s", code, &out, &log)
 	}
 }
@@ -492,6 +493,7 @@ func (l *lockedBuffer) String() string {
 }
 
 func TestAQueueThatIsNotAsConfiguredIsWaitedFor(t *testing.T) {
+	noLeaks(t)
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
 	s.nats = natstest.New(t).URL()
