@@ -189,8 +189,8 @@ func chronicle(ctx context.Context, f *fleet.Fleet, tel *telemetry.Telemetry, ro
 		tel.Log.LogAttrs(ctx, level, "the breaker of a gateway changed", slog.String("gateway", t.Gateway), slog.String("account", t.Account),
 			slog.String("from", t.From.String()), slog.String("to", t.To.String()), slog.String("cause", string(t.Cause)), slog.Uint64("epoch", t.Epoch))
 		tel.Metrics.Transition(t.Gateway, t.From, t.To, t.Cause)
-		if t.Cause == breaker.CauseAdopted {
-			continue // another instance made it, and writes it down
+		if t.Cause == breaker.CauseAdopted || t.Cause == breaker.CauseRampUp {
+			continue // another instance made it, and writes it down; and the ramp rises by time alone, before everybody's eyes
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		if err := rows.Transition(ctx, t, f.ID()); err != nil {
