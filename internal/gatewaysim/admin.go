@@ -167,7 +167,7 @@ func (s *Simulator) serveScenario(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, map[string]string{"scenario": s.Scenario()})
 }
 
-// serveDown takes the gateway down for ?for=, with ?with=reset or http_503; for=0s brings it up again.
+// serveDown takes the gateway down for ?for=, with ?with=reset, http_503 or timeout; for=0s brings it up again.
 func (s *Simulator) serveDown(w http.ResponseWriter, r *http.Request) {
 	var with Outcome
 	d, err := time.ParseDuration(r.URL.Query().Get("for"))

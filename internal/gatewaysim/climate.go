@@ -2,6 +2,7 @@ package gatewaysim
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -71,6 +72,38 @@ func (c *climate) brownout(at time.Duration) *Brownout {
 		}
 	}
 	return nil
+}
+
+// troubles are the windows in which something is wrong with every call, flapping excepted.
+func (c *climate) troubles() []Window {
+	all := slices.Clone(c.ExpiredKey)
+	for _, o := range c.Outages {
+		all = append(all, o.Window)
+	}
+	for _, b := range c.Brownouts {
+		all = append(all, b.Window)
+	}
+	return all
+}
+
+// well is Simulator.Well.
+func (c *climate) well(now time.Time) (time.Time, bool) {
+	at, last := now.Sub(c.since), time.Duration(-1)
+	for _, w := range c.troubles() {
+		if w.holds(at) {
+			return time.Time{}, false
+		}
+		if w.To <= at {
+			last = max(last, w.To)
+		}
+	}
+	if period := c.Flapping.Up + c.Flapping.Down; c.Flapping.Down > 0 && at >= period {
+		last = max(last, at.Truncate(period))
+	}
+	if last < 0 || c.Flapping.down(at) {
+		return time.Time{}, false
+	}
+	return c.since.Add(last), true
 }
 
 // roll returns the fault of a chance, Answered for most.

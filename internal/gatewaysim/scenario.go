@@ -55,13 +55,20 @@ func Scenarios() []Scenario {
 				{Window{4 * time.Second, 6 * time.Second}, Unavailable},
 			},
 		}},
-		{"flapping", "up for two seconds, down for one, again and again", Conditions{
+		{"hung-probe", "down from second 1 to 7: first resets, then calls hang and are never answered", Conditions{
 			Latency: 2 * ms, Jitter: 4 * ms, Mix: usual,
-			Flapping: Flapping{Up: 2 * time.Second, Down: time.Second},
+			Outages: []Outage{
+				{Window{time.Second, 2 * time.Second}, Reset},
+				{Window{2 * time.Second, 7 * time.Second}, Timeout},
+			},
 		}},
-		{"brownout", "from second 1 to 8 answers take 300 to 700 ms and three in ten fail with 503", Conditions{
+		{"flapping", "up for two seconds, down for two, again and again", Conditions{
+			Latency: 2 * ms, Jitter: 4 * ms, Mix: usual,
+			Flapping: Flapping{Up: 2 * time.Second, Down: 2 * time.Second},
+		}},
+		{"brownout", "from second 1 to 8 answers take 300 to 700 ms and half of them fail with 503", Conditions{
 			Latency: 2 * ms, Jitter: 4 * ms, Mix: usual, FaultsInRow: 3,
-			Brownouts: []Brownout{{Window{time.Second, 8 * time.Second}, 300 * ms, 400 * ms, 0.3}},
+			Brownouts: []Brownout{{Window{time.Second, 8 * time.Second}, 300 * ms, 400 * ms, 0.5}},
 		}},
 		{"expired-key", "every key is refused with 401 from second 1 to 5", Conditions{
 			Latency: 2 * ms, Jitter: 4 * ms, Mix: usual,

@@ -194,6 +194,8 @@ func showsItself(t *testing.T, scenario string, stats Stats, took time.Duration)
 		ok = o["rate_limited"] > 100 && float64(o["answered"]) <= 100+400*took.Seconds()
 	case "outage":
 		ok = stats.CallsDown > 100 && o["reset"] > 0 && o["http_503"] > 0 && stats.CallsDown == faulty
+	case "hung-probe":
+		ok = o["reset"] > 0 && o["timeout"]+o["abandoned"] > 100 && stats.CallsDown >= faulty
 	case "flapping":
 		ok = stats.CallsDown > 100 && stats.CallsDown == faulty
 	case "brownout":
@@ -256,7 +258,7 @@ func TestPrefixThatNoReferenceBeginsWithPanics(t *testing.T) {
 
 func TestUnknownScenarioIsSaidAtStart(t *testing.T) {
 	err := New(Config{Scenario: "stormy"}).Start("127.0.0.1:0")
-	if err == nil || err.Error() != `gateway simulator: scenario "stormy": one of calm, slow, errors, throttled, outage, flapping, brownout, expired-key, wrong` {
+	if err == nil || err.Error() != `gateway simulator: scenario "stormy": one of calm, slow, errors, throttled, outage, hung-probe, flapping, brownout, expired-key, wrong` {
 		t.Errorf("got %v", err)
 	}
 }

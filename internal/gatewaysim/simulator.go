@@ -90,13 +90,20 @@ func (s *Simulator) set(name string, c Conditions) error {
 func (s *Simulator) Scenario() string { return s.climate.Load().scenario }
 
 // Down takes the gateway down from now for that long, on top of what the conditions say; 0 or less brings it up again. It fails
-// calls with Reset, which is the default, or Unavailable; anything else is an error.
+// calls with Reset, which is the default, with Unavailable or with Timeout; anything else is an error.
 func (s *Simulator) Down(d time.Duration, with Outcome) error {
 	if err := validateDown(with); err != nil {
 		return err
 	}
 	s.forced.Store(&forcedDown{until: time.Now().Add(d), with: downWith(with)})
 	return nil
+}
+
+// Well returns since when the gateway has been well at an instant: the last end before it of a time in which it was down, slow or refused its key, and false
+// when the present conditions have had no such time, or are in one. What Down did is not looked at.
+func (s *Simulator) Well(at time.Time) (time.Time, bool) {
+	c := s.climate.Load()
+	return c.well(at)
 }
 
 // downAt returns how the gateway is down at that time, Answered when it is up.

@@ -13,6 +13,7 @@ type Stats struct {
 	Payments      int64            `json:"payments"`
 	Calls         int64            `json:"calls"`
 	CallsDown     int64            `json:"calls_while_down"`
+	Underway      int64            `json:"calls_under_way"`         // calls that have come and not ended
 	PeakPerSecond int              `json:"max_calls_in_one_second"` // in any second, not only in those that begin with one
 	Outcomes      map[string]int64 `json:"by_outcome"`              // those that occurred
 	Logged        int64            `json:"logged"`                  // calls that the log has
@@ -35,6 +36,7 @@ func (s *Simulator) Stats() Stats {
 	for o := range s.outcomes {
 		if n := s.outcomes[o].Load(); n > 0 {
 			out.Outcomes[Outcome(o).String()] = n
+			out.Underway -= n
 		}
 	}
 
@@ -43,6 +45,7 @@ func (s *Simulator) Stats() Stats {
 	defer m.mu.Unlock()
 	out.UptimeSeconds = now.Sub(m.begun).Seconds()
 	out.Calls, out.CallsDown, out.PeakPerSecond = m.calls, m.whileDown, m.peak
+	out.Underway += m.calls // those that ended were counted before, so that it is never below 0
 	out.Buckets = slices.Clone(m.buckets)
 	out.BucketsFrom = m.begun.Add(time.Duration(m.from) * bucketWidth).UTC()
 	return out

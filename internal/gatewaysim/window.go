@@ -23,7 +23,7 @@ func (w Window) validate() error {
 // Outage is a window in which every call fails.
 type Outage struct {
 	Window
-	With Outcome // Reset, which is also the default, or Unavailable
+	With Outcome // Reset, which is also the default, Unavailable or Timeout
 }
 
 func (o Outage) validate() error {
@@ -36,7 +36,7 @@ func (o Outage) validate() error {
 // Flapping is a gateway that is up for a while, then down for a while, and so on. The zero value does not flap.
 type Flapping struct {
 	Up, Down time.Duration
-	With     Outcome // Reset, which is also the default, or Unavailable
+	With     Outcome // Reset, which is also the default, Unavailable or Timeout
 }
 
 // down reports whether it is a time of being down.
@@ -71,10 +71,10 @@ func (b Brownout) validate() error {
 // validateDown refuses what a gateway that is down cannot do.
 func validateDown(with Outcome) error {
 	switch with {
-	case Answered, Reset, Unavailable:
+	case Answered, Reset, Unavailable, Timeout:
 		return nil
 	}
-	return fmt.Errorf("down with %s: reset or http_503", with)
+	return fmt.Errorf("down with %s: reset, http_503 or timeout", with)
 }
 
 // downWith fills in the default.
