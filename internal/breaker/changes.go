@@ -107,7 +107,6 @@ func (x *step) adopt(shared Shared) {
 		x.renew()
 	}
 	x.s.Local.Step = x.m.rampStep(sh, x.now)
-	x.wrote = false // it is written already
 	if to, present := x.view(); to != from || present != share {
 		x.changed(from, share, CauseAdopted, sh.Forced.Actor, sh.Forced.Reason)
 	}
@@ -132,9 +131,6 @@ func (x *step) renew() {
 		Slot:       int64(x.now) / x.m.width,
 		Credit:     whole,
 		Step:       x.m.rampStep(&x.s.Shared, x.now),
-	}
-	if l.Generation == 0 { // wrapped; zero is the generation of nothing
-		l.Generation = 1
 	}
 }
 

@@ -630,10 +630,11 @@ func TestForcedStates(t *testing.T) {
 		m := newMachine(t, nil)
 		m.open()
 		m.step(breaker.Event{Kind: breaker.Force, Forced: hour(m, breaker.Closed)})
+		m.causes()
 		m.call(100, breaker.Failure)
 		m.is(breaker.Closed)
-		if s := m.snapshot(); s.Failed != 100 {
-			t.Errorf("%d failures seen", s.Failed)
+		if s := m.snapshot(); s.Failed != 100 || s.Share != breaker.Percent(100) || len(m.changes) > 0 {
+			t.Errorf("%d failures seen, share %s, changes %v", s.Failed, s.Share, m.changes)
 		}
 		m.after(time.Hour)
 		m.is(breaker.Closed)

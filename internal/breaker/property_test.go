@@ -121,6 +121,9 @@ func survives(t rapid.TB, m *breaker.Machine, cfg breaker.Config, s breaker.Stat
 	if call(breaker.Failure) {
 		t.Fatalf("an open breaker admits calls")
 	}
+	if _, err := breaker.Decode(s.Shared.Encode()); err != nil {
+		t.Fatalf("what became of a record cannot be read: %v", err)
+	}
 
 	s, now = start, down
 	now = latest
@@ -338,5 +341,49 @@ func TestAdoptingIsATransitionOnlyWhenSomethingChanged(t *testing.T) {
 	m.finish(p, breaker.Success)
 	if s := m.snapshot(); s.Successes != 1 || s.Probes != 1 {
 		t.Fatalf("%d successes, %d probes", s.Successes, s.Probes)
+	}
+}
+
+// Whatever of its meaning differs, another record begins another generation: what was admitted before says nothing.
+func TestAdoptingAnotherStateBeginsAnotherGeneration(t *testing.T) {
+	for name, change := range map[string]func(*breaker.Shared){
+		"kind":  func(s *breaker.Shared) { s.Kind = breaker.HalfOpen },
+		"epoch": func(s *breaker.Shared) { s.Epoch++ },
+		"since": func(s *breaker.Shared) { s.Since++ },
+		"forced": func(s *breaker.Shared) {
+			s.Forced = breaker.Forced{Mode: breaker.Closed, Reason: "r", Actor: "a", Until: noon.Add(time.Hour)}
+		},
+	} {
+		m := newMachine(t, nil)
+		m.open()
+		m.close()
+		c := m.admitted()
+		other := m.s.Shared
+		change(&other)
+		m.step(breaker.Event{Kind: breaker.Adopt, Shared: other})
+		m.finish(c, breaker.Failure)
+		if s := m.snapshot(); s.Calls != 0 || s.Consecutive != 0 {
+			t.Errorf("another %s: %d calls, %d failures in a row", name, s.Calls, s.Consecutive)
+		}
+	}
+}
+
+func TestAdoptingAStepBackOfTheRampKeepsTheWindow(t *testing.T) {
+	m := newMachine(t, nil)
+	m.open()
+	m.close()
+	c := m.admitted()
+	m.after(3 * m.cfg.RampStep)
+	m.ask()
+	m.causes()
+	back := m.s.Shared
+	back.Step, back.StepAt = 2, m.now
+	m.step(breaker.Event{Kind: breaker.Adopt, Shared: back})
+	if got := m.causes(); len(got) != 1 || got[0] != breaker.CauseAdopted {
+		t.Errorf("causes %v", got)
+	}
+	m.finish(c, breaker.Success)
+	if s := m.snapshot(); s.Share != m.cfg.Ramp[2] || s.Calls == 0 {
+		t.Errorf("share %s, %d calls", s.Share, s.Calls)
 	}
 }
