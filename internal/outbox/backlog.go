@@ -7,12 +7,16 @@ import (
 	"time"
 )
 
-// soon is how often a queue with little room is asked for its level: often enough that a bound of a few thousand messages does not
-// bound the throughput, seldom enough that asking costs nothing.
-const soon = 100 * time.Millisecond
-
-// longestPenalty is the longest time that a queue is left alone whose messages are not stored.
-const longestPenalty = 30 * time.Second
+const (
+	// soon is how often a queue with little room is asked for its level: often enough that a bound of a few thousand messages does not
+	// bound the throughput, seldom enough that asking costs nothing.
+	soon = 100 * time.Millisecond
+	// promptly is how long a claim waits for levels that were asked for. A broker answers within a few milliseconds; the consumer of one
+	// queue may be without a leader for seconds, and no other queue is to wait for that.
+	promptly = 20 * time.Millisecond
+	// longestPenalty is the longest time that a queue is left alone whose messages are not stored.
+	longestPenalty = 30 * time.Second
+)
 
 // backlog knows how many polls each queue can take. What is beyond that waits in the database, where it costs nothing: consumers that
 // are down for a day neither fill the broker nor are flooded with outdated copies afterwards.
@@ -24,6 +28,7 @@ type backlog struct {
 	broker  Broker
 	metrics Metrics
 	log     *slog.Logger
+	asking  sync.WaitGroup
 
 	mu     sync.Mutex
 	order  []Queue // those that were served last come last
@@ -33,11 +38,13 @@ type backlog struct {
 // level is what is known of a queue.
 type level struct {
 	room    int
-	flying  int       // claimed and perhaps not at the broker yet
-	spent   bool      // something was claimed or published since it was asked
-	askAt   time.Time // when it is to be asked again
-	missing bool      // it has no consumer
-	penalty time.Duration
+	flying  int           // claimed and perhaps not at the broker yet
+	spent   bool          // something was claimed or published since it was asked
+	askAt   time.Time     // when it is to be asked again
+	asked   bool          // an answer is awaited; until it comes or cannot come the last one holds
+	missing bool          // it has no consumer
+	err     error         // why it is not known
+	penalty time.Duration // how long it was left alone when its messages were not stored last
 }
 
 func newBacklog(cfg Config, broker Broker, metrics Metrics, log *slog.Logger) *backlog {
@@ -61,46 +68,62 @@ func (b *backlog) learn(queues []Queue) (added []Queue) {
 }
 
 // rooms returns the queues that can take something, and how much. Those that were served last come last, so that a queue with a million
-// due jobs does not keep another waiting. Queues whose level must be asked for and cannot be are left out; it is an error when there is no other.
+// due jobs does not keep another waiting. Queues whose level is not known are left out; it is an error when it is known of none.
 func (b *backlog) rooms(ctx context.Context) ([]Room, error) {
-	failure := b.refresh(ctx)
+	b.refresh(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var rooms []Room
-	now := time.Now()
+	var failure error
+	failed := 0
 	for _, q := range b.order {
-		if l := b.queues[q]; l.room > 0 && !b.stale(l, now) {
+		l := b.queues[q]
+		if l.err != nil {
+			failed, failure = failed+1, l.err
+		}
+		if l.room > 0 {
 			rooms = append(rooms, Room{Queue: q, N: l.room})
 		}
 	}
-	if rooms == nil {
-		return nil, failure
+	if failed < len(b.order) {
+		failure = nil
 	}
-	return rooms, nil
+	return rooms, failure
 }
 
-// stale reports whether a queue's level must be asked for: from time to time, and when what was claimed since has eaten half of it.
-func (b *backlog) stale(l *level, now time.Time) bool {
-	return !now.Before(l.askAt) || l.spent && l.room < b.half()
-}
-
-// refresh asks for the levels that are stale. After an answer that does not come it asks no further: a broker that is away would be waited
-// for once for each queue.
-func (b *backlog) refresh(ctx context.Context) error {
-	for _, q := range b.staleQueues() {
-		if err := b.ask(ctx, q); err != nil {
-			return err
+// refresh asks for the levels that are stale, all at once, and waits a little for the answers.
+func (b *backlog) refresh(ctx context.Context) {
+	stale := b.staleQueues()
+	if len(stale) == 0 {
+		return
+	}
+	answers := make(chan struct{}, len(stale))
+	for _, q := range stale {
+		b.asking.Go(func() {
+			b.ask(ctx, q)
+			answers <- struct{}{}
+		})
+	}
+	enough := time.After(promptly)
+	for range stale {
+		select {
+		case <-answers:
+		case <-enough:
+			return
 		}
 	}
-	return nil
 }
 
+// staleQueues returns the queues whose level must be asked for, from time to time, and when what was claimed since has eaten half of it. Their
+// answers are awaited from now on.
 func (b *backlog) staleQueues() (stale []Queue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	for _, q := range b.order {
-		if b.stale(b.queues[q], now) {
+		l := b.queues[q]
+		if !l.asked && (!now.Before(l.askAt) || l.spent && l.room < b.half()) {
+			l.asked, l.spent = true, false
 			stale = append(stale, q)
 		}
 	}
@@ -109,31 +132,42 @@ func (b *backlog) staleQueues() (stale []Queue) {
 
 func (b *backlog) half() int { return max(b.bound/2, 1) }
 
-func (b *backlog) ask(ctx context.Context, q Queue) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, b.timeout, errBroker)
+func (b *backlog) ask(ctx context.Context, q Queue) {
+	asking, cancel := context.WithTimeoutCause(ctx, b.timeout, errBroker)
 	defer cancel()
-	n, exists, err := b.broker.Backlog(ctx, q)
+	n, exists, err := b.broker.Backlog(asking, q)
+	was, is := b.learned(q, n, exists, err)
+	log := b.log.With("gateway", q.Gateway, "lane", q.Lane)
+	switch {
+	case err != nil && was.err == nil && ctx.Err() == nil:
+		log.WarnContext(ctx, "the backlog of a queue is not known; its due polls wait in the database", "error", err)
+	case is.missing && !was.missing:
+		log.WarnContext(ctx, "a queue has no consumer; its due polls wait in the database until one runs")
+	case exists:
+		b.metrics.Backlog(q.Gateway, q.Lane, n)
+	}
+}
+
+// learned notes an answer and returns what was known before and what is known now.
+func (b *backlog) learned(q Queue, n int, exists bool, err error) (was, is level) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l, now := b.queues[q], time.Now()
-	was := l.missing
-	l.spent, l.room, l.missing = false, 0, err == nil && !exists
+	was = *l
+	l.room, l.err, l.asked = 0, err, false
 	switch {
 	case err != nil:
-		l.missing, l.askAt = was, now.Add(b.retry)
+		l.askAt = now.Add(b.retry)
 	case !exists:
-		l.askAt = now.Add(b.every)
+		l.missing, l.askAt = true, now.Add(b.every)
 	default:
-		l.room, l.askAt = max(b.bound-n-l.flying, 0), now.Add(b.every)
+		// what was claimed since the question may not be in the answer: it is all in flying
+		l.missing, l.room, l.askAt = false, max(b.bound-n-l.flying, 0), now.Add(b.every)
 		if l.room < b.half() {
 			l.askAt = now.Add(min(b.every, soon))
 		}
-		b.metrics.Backlog(q.Gateway, q.Lane, n)
 	}
-	if l.missing && !was {
-		b.log.WarnContext(ctx, "a queue has no consumer; its due polls wait in the database until one runs", "gateway", q.Gateway, "lane", q.Lane)
-	}
-	return err
+	return was, *l
 }
 
 // took notes what was claimed, and lets the queues that had nothing go first next time.

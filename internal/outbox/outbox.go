@@ -68,13 +68,13 @@ type StreamState struct {
 	LastSequence uint64
 }
 
-// Broker is where messages go.
+// Broker is where messages go. It is safe for concurrent use.
 type Broker interface {
 	// Publish stores all messages and waits until the broker has said so or ctx ends. Receipts are in the order of the
 	// messages, one for each. An error that is a *Refusal will come again for the same message; any other may not,
 	// and the message may have been stored all the same.
 	Publish(ctx context.Context, messages []Message) []Receipt
-	// Backlog returns how many messages of a queue wait undelivered, and false when its consumer does not exist.
+	// Backlog returns how many messages of a queue wait undelivered, and false when its consumer does not exist. Queues are asked for side by side.
 	Backlog(ctx context.Context, q Queue) (n int, exists bool, err error)
 	// Stream returns the state of a stream.
 	Stream(ctx context.Context, name string) (StreamState, error)
@@ -91,7 +91,7 @@ type SetAside struct {
 	Reason string
 }
 
-// Record is where due polls and events come from.
+// Record is where due polls and events come from. It is safe for concurrent use.
 type Record interface {
 	// Claim leases due jobs for lease: of each queue at most its room, n in all, queues in the order of rooms, and of each queue the
 	// oldest first. A relay that dies gives them back when the lease runs out. It returns an empty slice, not an error, when nothing is due.

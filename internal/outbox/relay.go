@@ -96,6 +96,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	start("partitions", time.Hour, r.maintain)
 	err := g.Wait()
 	r.publishing.Wait()
+	r.backlog.asking.Wait()
 	return err
 }
 
@@ -109,9 +110,11 @@ func (r *Relay) Once(ctx context.Context) (polls, events int, err error) {
 	return polls, events, errors.Join(watching, polling, telling, maintaining)
 }
 
-// drainPolls claims until nothing comes any more although nothing is under way.
+// drainPolls claims until nothing comes although every level is known and nothing is under way.
 func (r *Relay) drainPolls(ctx context.Context) (total int, err error) {
 	for {
+		r.backlog.refresh(ctx)
+		r.backlog.asking.Wait()
 		n, err := drain(ctx, r.polls)
 		r.publishing.Wait()
 		total += n
@@ -194,7 +197,7 @@ func finishing(ctx context.Context, d time.Duration, why error) (context.Context
 
 func (r *Relay) claim(ctx context.Context) ([]Job, error) {
 	rooms, err := r.backlog.rooms(ctx)
-	if err != nil || len(rooms) == 0 {
+	if len(rooms) == 0 {
 		return nil, err
 	}
 	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errDatabase)

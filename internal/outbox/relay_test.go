@@ -333,6 +333,9 @@ func TestBacklogAtTheBrokerIsBounded(t *testing.T) {
 		if fresh, _ := s.broker.Left(acme, normal); fresh != 37 || s.leased() != 37 {
 			t.Errorf("%d undelivered, %d leased: what waits is to wait in the database", fresh, s.leased())
 		}
+		if n := s.broker.Ops(consumertest.OpBacklog); n > 120 {
+			t.Errorf("a full queue was asked for %d times in ten seconds", n)
+		}
 		stop()
 	})
 }
@@ -393,30 +396,90 @@ func TestNothingIsClaimedWhileTheBrokerIsAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSite(t)
+				for _, name := range []string{"beta", "gamma"} {
+					s.broker.Bind(name, normal, time.Minute, 1000)
+					s.config.Queues = append(s.config.Queues, outbox.Queue{Gateway: name, Lane: normal})
+				}
 				var at faults
 				s.broker.Fault = at.of
 				stop := s.start()
 				pass(time.Second)
 				at.set(fault, consumertest.OpPublish, consumertest.OpBacklog, consumertest.OpStream)
-				s.track(acme, 100)
+				pass(s.config.Watch + 2*time.Second) // what was known is known no more
+				claims := s.record.Ops(consumertest.OpClaim)
+				s.track(acme, 50)
+				s.track("beta", 30)
+				s.track("gamma", 30)
+				for id := range 10 {
+					s.record.Resolve(payment.ID(id+1), payment.Succeeded)
+				}
 				pass(10 * time.Second)
-				claims, takes := s.record.Ops(consumertest.OpClaim), s.meter.Count("events")
+				taken := s.meter.Count("events")
 				pass(10 * time.Minute)
 				if n := s.record.Ops(consumertest.OpClaim) - claims; n != 0 || s.leased() != 0 {
 					t.Errorf("%d claims in ten minutes, %d leased", n, s.leased())
 				}
-				if n := s.meter.Count("events") - takes; n != 0 {
-					t.Errorf("%d events taken in ten minutes", n)
+				if n := s.meter.Count("events") - taken; taken == 0 || n != 0 {
+					t.Errorf("%d events taken at first, %d in ten minutes", taken, n)
 				}
 				at.set(consumertest.Fault{})
 				pass(10 * time.Second)
-				if n := len(s.polls()); n != 100 {
-					t.Errorf("%d of 100 published ten seconds after it came back", n)
+				if polls, events := len(s.polls()), len(s.broker.Messages(message.StreamEvents)); polls != 100 || events != 10 {
+					t.Errorf("%d of 100 polls and %d of 10 events are published ten seconds after it came back", polls, events)
 				}
 				stop()
 			})
 		})
 	}
+}
+
+// The consumers of ten queues have no leader: nobody answers questions about them.
+func TestQueuesWhoseBacklogIsNotToldHoldUpNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		for i := range 10 {
+			name := fmt.Sprintf("silent-%d", i)
+			s.config.Queues = append(s.config.Queues, outbox.Queue{Gateway: name, Lane: normal})
+			s.track(name, 1)
+		}
+		relay := outbox.New(s.config, s.record, silentBacklog{s.broker}, s.meter, slog.New(slog.NewTextHandler(s.log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		worst := time.Duration(0)
+		for range 50 {
+			pass(333 * time.Millisecond)
+			s.track(acme, 1)
+			began, before := time.Now(), len(s.polls())
+			for len(s.polls()) == before && time.Since(began) < time.Minute {
+				pass(5 * time.Millisecond)
+			}
+			worst = max(worst, time.Since(began))
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if worst > 50*time.Millisecond {
+			t.Errorf("a poll of another queue waited %s", worst)
+		}
+		if n := len(s.polls()); n != 50 {
+			t.Errorf("%d published", n)
+		}
+		if n := s.log.lines("backlog of a queue is not known"); n != 10 {
+			t.Errorf("said %d times of 10 queues", n)
+		}
+	})
+}
+
+type silentBacklog struct{ *consumertest.Broker }
+
+func (b silentBacklog) Backlog(ctx context.Context, q outbox.Queue) (int, bool, error) {
+	if strings.HasPrefix(q.Gateway, "silent") {
+		<-ctx.Done()
+		return 0, false, ctx.Err()
+	}
+	return b.Broker.Backlog(ctx, q)
 }
 
 // A publish whose outcome is unknown may have been stored: its token is out of date then, and the job has a new one.
@@ -500,6 +563,34 @@ func TestQueueWhoseBacklogCannotBeAskedHoldsUpNoOther(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		if n := s.log.lines("relay waits"); n != 0 {
+			t.Errorf("the relay waited %d times", n)
+		}
+	})
+}
+
+func TestFullQueueIsServedSoonAlthoughAnotherIsBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.config.Backlog = 1
+		s.config.Queues = append([]outbox.Queue{{Gateway: "broken", Lane: normal}}, s.config.Queues...)
+		relay := outbox.New(s.config, s.record, brokenBacklog{s.broker}, s.meter, slog.New(slog.NewTextHandler(s.log, nil)))
+		s.track(acme, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		pass(time.Minute)
+		if _, err := s.broker.Source(acme, normal).Fetch(ctx, 1); err != nil || len(s.polls()) != 1 {
+			t.Errorf("%d published, %v", len(s.polls()), err)
+		}
+		pass(200 * time.Millisecond)
+		if n := len(s.polls()); n != 2 {
+			t.Error("the queue has room and gets nothing")
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -577,6 +668,34 @@ func TestEventsThatFailDoNotSlowDownOthers(t *testing.T) {
 		}
 		if s.record.Unpublished() != 1 {
 			t.Errorf("%d unpublished", s.record.Unpublished())
+		}
+	})
+}
+
+func TestEventThatFailsInEveryBatchDoesNotSlowDownTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.config.Retry = time.Millisecond
+		s.broker.Message = func(m outbox.Message) consumertest.Fault {
+			if strings.HasSuffix(m.Subject, ".failed") {
+				return gone
+			}
+			return consumertest.Fault{}
+		}
+		s.track("elsewhere", 1001)
+		s.record.Resolve(1, payment.Failed)
+		stop := s.start()
+		defer stop()
+		for id := range 1000 { // one for each look at the outbox, most of the time
+			s.record.Resolve(payment.ID(id+2), payment.Succeeded)
+			pass(s.config.Every / 2)
+		}
+		pass(100 * time.Millisecond)
+		if n := s.record.Unpublished(); n != 1 {
+			t.Errorf("%d unpublished", n)
+		}
+		if n := s.log.lines("relay waits"); n > 10 {
+			t.Errorf("the loop waited %d times", n)
 		}
 	})
 }
@@ -816,6 +935,21 @@ func TestOncePublishesAllAndEnds(t *testing.T) {
 		}
 		if s.record.Ops(consumertest.OpMaintain) != 1 || s.record.Ops(consumertest.OpObserve) != 4 {
 			t.Error("the streams or the partitions were not looked after")
+		}
+	})
+}
+
+func TestOnceWaitsForABrokerThatIsFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.config.Backlog = 25
+		var at faults
+		s.broker.Fault = at.of
+		at.set(consumertest.Fault{Wait: 150 * time.Millisecond}, consumertest.OpBacklog, consumertest.OpPublish)
+		s.track(acme, 42)
+		polls, _, err := s.relay().Once(t.Context())
+		if polls != 25 || err != nil || len(s.polls()) != 25 {
+			t.Errorf("%d polls, %v; %d are stored", polls, err, len(s.polls()))
 		}
 	})
 }
