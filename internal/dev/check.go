@@ -61,6 +61,10 @@ func (w *world) check(ctx context.Context) (Summary, error) {
 		}
 		s.judge(p, truth)
 	}
+	if missing := int(w.made.Load()) - s.Tracked; missing > 0 {
+		s.Lost += missing
+		s.examples = append(s.examples, fmt.Sprintf("%d were tracked and are not in the record", missing))
+	}
 	q, err := postgres.Measure(ctx, w.pool, w.first, 0)
 	if err != nil {
 		return s, err

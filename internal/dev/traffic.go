@@ -3,7 +3,6 @@ package dev
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -29,7 +28,7 @@ func (w *world) track(ctx context.Context) error {
 	defer tick.Stop()
 	began, done := time.Now(), 0
 	for w.options.Payments == 0 || done < w.options.Payments {
-		due := int(time.Since(began).Seconds()*max(w.options.Rate, 1)) - done
+		due := int(time.Since(began).Seconds()*w.options.Rate) - done
 		if w.options.Payments > 0 {
 			due = min(due, w.options.Payments-done)
 		}
@@ -72,6 +71,7 @@ func (w *world) trackSome(ctx context.Context, prefix string, n int) error {
 	if _, err := w.pool.Exec(ctx, `select count(*) from pollux.track_payments($1)`, string(body)); err != nil {
 		return fmt.Errorf("tracking payments: %w", err)
 	}
+	w.made.Add(int64(n))
 	return nil
 }
 
@@ -95,9 +95,4 @@ func (w *world) awaitSettled(ctx context.Context) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-}
-
-// stopped reports whether an error only says that the launcher was told to stop.
-func stopped(ctx context.Context, err error) bool {
-	return err != nil && ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err()))
 }

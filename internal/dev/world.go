@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -37,6 +37,9 @@ const (
 // world is everything that runs.
 type world struct {
 	options Options
+	fail    context.CancelCauseFunc
+	screen  *screen
+
 	dir     string
 	sim     *gatewaysim.Simulator
 	psql    string // how to call psql
@@ -46,7 +49,8 @@ type world struct {
 	pool    *pgxpool.Pool
 	conn    *broker.Conn
 	tel     *telemetry.Telemetry
-	first   payment.ID // the first payment of this run; those before are not ours
+	first   payment.ID   // the first payment of this run; those before are not ours
+	made    atomic.Int64 // payments that were tracked
 
 	stopServices context.CancelFunc
 	services     errgroup.Group
@@ -58,35 +62,40 @@ type closer struct {
 	close func(context.Context) error
 }
 
-// open starts everything. What it started it stops again when a later part does not start.
-func open(ctx context.Context, o Options, say func(string, ...any)) (_ *world, err error) {
-	w := &world{options: o, psql: "psql", stopServices: func() {}}
+// open starts everything but the services. What it started it stops again when a later part does not start. fail is called when a service fails.
+func open(ctx context.Context, o Options, s *screen, fail context.CancelCauseFunc) (_ *world, err error) {
+	w := &world{options: o, fail: fail, screen: s, psql: "psql", stopServices: func() {}}
 	defer func() {
 		if err != nil {
-			w.close(func(string, ...any) {})
+			err = errors.Join(err, w.close())
 		}
 	}()
 	if w.dir, err = os.MkdirTemp("", "pollux-dev-"); err != nil {
 		return nil, fmt.Errorf("making a temporary folder: %w", err)
 	}
-	w.onClose("folder", func(context.Context) error { return os.RemoveAll(w.dir) })
-	for _, start := range []func(context.Context, func(string, ...any)) error{w.startDatabase, w.startBroker, w.startGateway, w.configure, w.prepare} {
-		if err := start(ctx, say); err != nil {
+	w.onClose("the folder", func(context.Context) error { return os.RemoveAll(w.dir) })
+	for _, start := range []func(context.Context) error{w.startDatabase, w.startBroker, w.startGateway, w.configure, w.prepare} {
+		if err := start(ctx); err != nil {
 			return nil, err
 		}
 	}
 	return w, nil
 }
 
+func (w *world) say(format string, a ...any) { w.screen.say(format, a...) }
+
 func (w *world) onClose(what string, close func(context.Context) error) {
 	w.closers = append(w.closers, closer{what, close})
 }
 
-func (w *world) startDatabase(ctx context.Context, say func(string, ...any)) error {
+// logFile is where the services' log goes unless it is shown.
+func (w *world) logFile() string { return filepath.Join(w.dir, "pollux.log") }
+
+func (w *world) startDatabase(ctx context.Context) error {
 	if w.dsn = w.options.DatabaseURL; w.dsn != "" {
 		return nil
 	}
-	bin, err := localpg.Ensure(ctx, func(s string) { say("%s", s) })
+	bin, err := localpg.Ensure(ctx, func(s string) { w.say("%s", s) })
 	if err != nil {
 		return err
 	}
@@ -102,7 +111,7 @@ func (w *world) startDatabase(ctx context.Context, say func(string, ...any)) err
 	return nil
 }
 
-func (w *world) startBroker(context.Context, func(string, ...any)) error {
+func (w *world) startBroker(context.Context) error {
 	if w.natsURL = w.options.NATSURL; w.natsURL != "" {
 		return nil
 	}
@@ -115,12 +124,12 @@ func (w *world) startBroker(context.Context, func(string, ...any)) error {
 	return nil
 }
 
-func (w *world) startGateway(context.Context, func(string, ...any)) error {
+func (w *world) startGateway(context.Context) error {
 	w.sim = gatewaysim.New(gatewaysim.Config{Seed: w.options.Seed, Scenario: w.options.Scenario, Adjust: w.adjust})
 	if err := w.sim.Start("127.0.0.1:0"); err != nil {
 		return err
 	}
-	w.onClose("gateway", func(context.Context) error { return w.sim.Close() })
+	w.onClose("the gateway", func(context.Context) error { return w.sim.Close() })
 	return nil
 }
 
@@ -135,7 +144,7 @@ func (w *world) adjust(c gatewaysim.Conditions) gatewaysim.Conditions {
 }
 
 // configure reads the example configuration and changes in it what is different here.
-func (w *world) configure(context.Context, func(string, ...any)) error {
+func (w *world) configure(context.Context) error {
 	file, key := filepath.Join(w.dir, "pollux.yaml"), filepath.Join(w.dir, "sim.key")
 	if err := errors.Join(os.WriteFile(file, pollux.ExampleConfig, 0o600), os.WriteFile(key, []byte(gatewaysim.DefaultAPIKey), 0o600)); err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
@@ -162,11 +171,11 @@ func (w *world) configure(context.Context, func(string, ...any)) error {
 		"gateways."+Gateway+".httpjson.connect_timeout=1s",
 		"gateways."+Gateway+".httpjson.tls_timeout=1s",
 	)
-	if !w.options.Verbose {
-		set = append(set, "log.level=error")
-	}
 	var err error
-	w.cfg, err = config.Load(config.Options{File: file, Environ: []string{}, Set: slices.Concat(set, w.options.Set)})
+	w.cfg, err = app.Load(config.Options{File: file, Environ: []string{}, Set: slices.Concat(set, w.options.Set)})
+	if err != nil && (w.options.DatabaseURL != "" || w.options.NATSURL != "") {
+		err = app.Hint(err, "here database.url is --database-url, and nats.urls is --nats-url")
+	}
 	return err
 }
 
@@ -190,7 +199,7 @@ func demoPolicy() []string {
 }
 
 // prepare migrates the schema, applies the streams and opens what the launcher itself looks at them with.
-func (w *world) prepare(ctx context.Context, _ func(string, ...any)) error {
+func (w *world) prepare(ctx context.Context) error {
 	if _, err := postgres.Migrate(ctx, w.dsn); err != nil {
 		return err
 	}
@@ -199,67 +208,91 @@ func (w *world) prepare(ctx context.Context, _ func(string, ...any)) error {
 		return err
 	}
 	w.pool = pool
-	w.onClose("connections", func(context.Context) error { pool.Close(); return nil })
+	w.onClose("the connections to PostgreSQL", func(context.Context) error { pool.Close(); return nil })
 	if err := pool.QueryRow(ctx, `select coalesce(max(id), 0) + 1 from pollux.payments`).Scan(&w.first); err != nil {
 		return fmt.Errorf("reading the payments that were there before: %w", err)
 	}
-	if w.conn, err = app.Dial(ctx, w.cfg, "pollux-dev"); err != nil {
+	dial, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if w.conn, err = app.Dial(dial, w.cfg, "pollux-dev"); err != nil {
 		return err
 	}
-	w.onClose("broker connection", func(context.Context) error { w.conn.Close(); return nil })
+	w.onClose("the connection to NATS", func(context.Context) error { w.conn.Close(); return nil })
 	if _, err = w.conn.Apply(ctx, broker.Options{}); err != nil {
 		return err
 	}
 	return w.conn.EnsureKV(ctx, 0)
 }
 
-// startServices starts the relay and the consumers, in this process but as they run in production: each with its own connections.
-func (w *world) startServices() {
+// dialTimeout bounds the first connection to a NATS that exists.
+const dialTimeout = 10 * time.Second
+
+// startServices starts the relay and the consumers, in this process but as they run in production: each with its own connections. The windows of the
+// gateway's scenario count from here.
+func (w *world) startServices() error {
+	if err := w.sim.SetScenario(w.options.Scenario); err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	w.stopServices = stop
-	out := io.Writer(os.Stderr)
-	var err error
-	if w.tel, err = telemetry.New(ctx, app.TelemetryConfig(w.cfg, "dev"), out); err != nil {
-		w.services.Go(func() error { return err })
-		return
+	log, err := w.log()
+	if err != nil {
+		return err
 	}
+	if w.tel, err = telemetry.New(ctx, app.TelemetryConfig(w.cfg, "dev"), log); err != nil {
+		return err
+	}
+	w.onClose("the telemetry", w.tel.Close)
 	process := app.NewProcess(w.tel)
-	w.services.Go(func() error { return w.tel.Run(ctx) })
-	w.services.Go(func() error { return app.Relay(ctx, w.cfg, process) })
+	w.start(ctx, "the telemetry", w.tel.Run)
+	w.start(ctx, "the relay", func(ctx context.Context) error { return app.Relay(ctx, w.cfg, process) })
 	for range w.options.Consumers {
-		w.services.Go(func() error { return app.Consumer(ctx, w.cfg, process) })
+		w.start(ctx, "a consumer", func(ctx context.Context) error { return app.Consumer(ctx, w.cfg, process) })
 	}
+	return nil
 }
 
-// introduce says where everything is.
-func (w *world) introduce(say func(string, ...any)) {
-	say("database  %s '%s'", w.psql, w.dsn)
-	say("NATS      nats --server %s stream ls", w.natsURL)
-	say("gateway   curl %s/sim/stats   (scenario %s)", w.sim.URL(), w.options.Scenario)
-	say("metrics   curl http://%s/metrics", w.tel.Addr())
-	say("")
-	say("Track a payment of your own, in psql; the simulator knows any reference of the form name_amount_CURRENCY:")
-	say("  select pollux.track_payment('%s', 'mine_1999_EUR', 1999, 'EUR', class => '%s');", Gateway, Class)
-	say("  select status, status_detail, status_updated_at - created_at as took from pollux.payments where reference = 'mine_1999_EUR';")
-	say("")
+// start starts a service whose failure is the end of the run.
+func (w *world) start(ctx context.Context, what string, service func(context.Context) error) {
+	w.services.Go(func() error {
+		err := service(ctx)
+		if err == nil || errors.Is(err, context.Canceled) {
+			return nil
+		}
+		err = fmt.Errorf("%s: %w", what, err)
+		w.fail(err)
+		return err
+	})
 }
+
+// log is where the services' log goes.
+func (w *world) log() (io.Writer, error) {
+	if w.options.Verbose {
+		return w.screen, nil
+	}
+	f, err := os.OpenFile(w.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the services' log: %w", err)
+	}
+	w.onClose("the services' log", func(context.Context) error { return f.Close() })
+	return f, nil
+}
+
+// closeTimeout bounds the end of what the services used. PostgreSQL takes the longest, a second.
+const closeTimeout = 20 * time.Second
 
 // close stops everything in the reverse order: first the services, which finish what they have begun.
-func (w *world) close(say func(string, ...any)) {
+func (w *world) close() error {
 	w.stopServices()
-	if err := w.services.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		say("the services ended with: %v", err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	errs := []error{w.services.Wait()}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if w.tel != nil {
-		w.onClose("telemetry", w.tel.Close)
-	}
 	for _, c := range slices.Backward(w.closers) {
 		if err := c.close(ctx); err != nil {
-			slog.Warn("closing", "what", c.what, "error", err)
+			errs = append(errs, fmt.Errorf("closing %s: %w", c.what, err))
 		}
 	}
+	return errors.Join(errs...)
 }
 
 func exists(file string) bool {
