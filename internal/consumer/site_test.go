@@ -51,6 +51,7 @@ type site struct {
 	config   consumer.Config
 	recorder consumer.RecorderConfig
 	policy   redelivery.Policy
+	gate     consumer.Gate // nil: none
 }
 
 func newSite(t *testing.T, answer func(context.Context, gateway.Query, int) gateway.Answer) *site {
@@ -85,9 +86,12 @@ func (s *site) startWith(source *consumertest.Source) *worker {
 	}
 	log := slog.New(slog.NewTextHandler(s.log, nil))
 	w := &worker{site: s, source: source, line: &consumertest.Line{Record: s.record}, ended: make(chan error, 1)}
-	w.recorder = consumer.NewRecorder(s.recorder, w.line, s.meter, log)
+	w.recorder = consumer.NewRecorder(s.recorder, w.line, s.meter, log).WithSleeper(s.broker)
 	w.Consumer = consumer.New(s.config, w.source, s.gateway, w.line, w.recorder, func(string) redelivery.Policy { return s.policy },
 		s.meter, consumertest.Untraced{}, log)
+	if s.gate != nil {
+		w.WithGate(s.gate)
+	}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	w.cancel = cancel
 	go func() { w.ended <- w.Run(ctx) }()

@@ -65,7 +65,10 @@ type Broker struct {
 	ops     map[Op]int
 }
 
-var _ outbox.Broker = (*Broker)(nil)
+var (
+	_ outbox.Broker    = (*Broker)(nil)
+	_ consumer.Sleeper = (*Broker)(nil)
+)
 
 // NewBroker returns a broker with the streams of Pollux and no consumer.
 func NewBroker() *Broker {
@@ -192,10 +195,14 @@ func (b *Broker) PutPoll(gateway, lane string, p message.Poll) {
 // route hands a message to the consumer of its queue. Caller holds the lock.
 func (b *Broker) route(p Published) {
 	parts := strings.Split(p.Subject, ".")
-	if len(parts) != 4 || parts[1] != "poll" {
-		return
+	var at outbox.Queue
+	switch {
+	case len(parts) == 4 && parts[1] == "poll":
+		at = outbox.Queue{Gateway: parts[2], Lane: parts[3]}
+	case len(parts) == 3 && parts[1] == "deferred":
+		at = outbox.Queue{Gateway: parts[2], Lane: message.LaneDeferred}
 	}
-	if q := b.queues[outbox.Queue{Gateway: parts[2], Lane: parts[3]}]; q != nil {
+	if q := b.queues[at]; q != nil {
 		q.fresh = append(q.fresh, p)
 		q.wake()
 	}
@@ -415,3 +422,16 @@ func Shuffle(r *rand.Rand) func(int, func(i, j int)) {
 
 // String describes a message for a test's failure.
 func (p Published) String() string { return fmt.Sprintf("%d %s %s", p.Sequence, p.Subject, p.ID) }
+
+// Sleep implements consumer.Sleeper: the polls are stored in the deferred stream.
+func (b *Broker) Sleep(ctx context.Context, polls []consumer.Sleep) []error {
+	messages := make([]outbox.Message, len(polls))
+	for i, p := range polls {
+		messages[i] = outbox.Message{Subject: message.DeferredSubject(p.Gateway), ID: p.ID, Body: message.EncodePoll(p.Poll), TraceParent: p.TraceParent}
+	}
+	errs := make([]error, len(polls))
+	for i, receipt := range b.Publish(ctx, messages) {
+		errs[i] = receipt.Err
+	}
+	return errs
+}

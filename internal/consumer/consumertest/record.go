@@ -371,10 +371,11 @@ func (r *Record) write(result consumer.Result, lease time.Duration) bool {
 	case redelivery.DeadLetter:
 		r.bury(p, Letter{Reason: d.Reason, Message: result.Answer.Message, Body: result.Body})
 		return true
+	case redelivery.Defer: // it stays due when it was: only its lease keeps it from being claimed
+		j.State, j.LockedUntil = Deferred, now.Add(d.Delay+lease)
+		return true
 	case redelivery.Hold:
 		j.State, j.LockedUntil = Held, now.Add(d.Delay+lease)
-	case redelivery.Defer:
-		j.State, j.LockedUntil = Deferred, now.Add(lease)
 	case redelivery.Park:
 		j.State, j.LockedUntil, j.Token = Scheduled, time.Time{}, ""
 	}
