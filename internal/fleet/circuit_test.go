@@ -208,6 +208,21 @@ func outage(t *testing.T, in *instance, d time.Duration) {
 	}
 }
 
+// What an instance learns in its last moment it still tells.
+func TestInstanceThatStopsTellsWhatItLearnedLast(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for range 10 {
+			all := startMany(t, newStore(), 2, config())
+			all[0].trip(t)
+			all[0].stop()
+			within(t, time.Second, "open", everywhere(all[1:], breaker.Open))
+			if got := all[0].causes(); !slices.Equal(got, []breaker.Cause{breaker.CauseConsecutive}) {
+				t.Errorf("its last transitions: %v", got)
+			}
+		}
+	})
+}
+
 // What one instance learns while the store is away, all know when it is back.
 func TestTripWhileTheStoreIsAwayIsToldAfterwards(t *testing.T) {
 	bubble(t, func(t *testing.T) {
