@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"pollux/internal/gatewaysim"
 	"pollux/internal/payment"
@@ -37,14 +38,24 @@ type Summary struct {
 	First50      float64 `json:"first_poll_lateness_p50_seconds"`
 	First99      float64 `json:"first_poll_lateness_p99_seconds"`
 
-	examples []string // of what is wrong, for a person
+	Protection
+
+	histogram histogram
+	reopened  time.Time // when the breaker closed for the last time; zero when it never did
+	examples  []string  // of what is wrong, for a person
 }
 
-// Good reports whether every payment ended as it had to.
-func (s Summary) Good() bool { return s.Lost == 0 && s.Twice == 0 && s.Wrong == 0 }
+// Good reports whether every payment ended as it had to, and the gateway was treated as it had to be.
+func (s Summary) Good() bool {
+	return s.Lost == 0 && s.Twice == 0 && s.Wrong == 0 && len(s.complaints()) == 0
+}
 
 func (s Summary) complaint() string {
-	return fmt.Sprintf("%d lost, %d finished twice, %d with a wrong status: %s", s.Lost, s.Twice, s.Wrong, strings.Join(s.examples, "; "))
+	all := s.complaints()
+	if s.Lost+s.Twice+s.Wrong > 0 {
+		all = append([]string{fmt.Sprintf("%d lost, %d finished twice, %d with a wrong status: %s", s.Lost, s.Twice, s.Wrong, strings.Join(s.examples, "; "))}, all...)
+	}
+	return strings.Join(all, "; ")
 }
 
 // check compares each payment of the run with the gateway's book.
@@ -79,7 +90,7 @@ func (w *world) check(ctx context.Context) (Summary, error) {
 	s.Finality50, s.Finality99 = q.Finality50.Seconds(), q.Finality99.Seconds()
 	s.Lateness50, s.Lateness99 = q.Lateness50.Seconds(), q.Lateness99.Seconds()
 	s.First50, s.First99 = q.First50.Seconds(), q.First99.Seconds()
-	return s, nil
+	return s, w.protection(ctx, &s)
 }
 
 // judge counts one payment. A payment that a person must look at may have been handed over where the gateway would have given an answer in the
@@ -137,5 +148,9 @@ func (s Summary) print(out io.Writer) error {
 	line("resolved a second, from the first poll", fmt.Sprintf("%.0f", s.Resolving))
 	line("time to finality p50, p99", fmt.Sprintf("%.3f s, %.3f s", s.Finality50, s.Finality99))
 	line("lateness of retries p50, p99", fmt.Sprintf("%.3f s, %.3f s", s.Lateness50, s.Lateness99))
-	return w.Flush()
+	s.Protection.print(line)
+	if err := w.Flush(); err != nil || s.reopened.IsZero() {
+		return err
+	}
+	return s.histogram.plot(out, "around the reopening", s.reopened)
 }

@@ -25,6 +25,8 @@ type Options struct {
 	Scenario    string
 	Seed        uint64
 	Consumers   int
+	GatewayRate float64 // calls a second to the gateway, by all consumers together; 0 means as many as they like
+	KillProber  bool    // consumers are processes, and one is killed in the middle of its probe
 	Once        bool
 	Preload     bool
 	Latency     time.Duration // of the gateway; below 0 means the scenario's
@@ -41,6 +43,7 @@ const (
 	defaultRate     = 20  // payments a second, to look at
 	defaultPayments = 200 // with --once
 	maxRate         = 50_000
+	throttledRate   = 300 // below what the gateway of the scenario throttled bears
 )
 
 // Command is the command `dev`.
@@ -71,6 +74,8 @@ The scenarios:
 	f.StringVar(&o.Scenario, "scenario", gatewaysim.DefaultScenario, "what the gateway does, see above")
 	f.Uint64Var(&o.Seed, "seed", 1, "of everything random at the gateway")
 	f.IntVar(&o.Consumers, "consumers", 2, "consumers that share the work")
+	f.Float64Var(&o.GatewayRate, "gateway-rate", 0, fmt.Sprintf("limit of calls a second to the gateway, of all consumers together; 0 is none (default none, with the scenario throttled %d)", throttledRate))
+	f.BoolVar(&o.KillProber, "kill-prober", false, "with the scenario hung-probe: consumers are processes, and one is killed while its probe hangs; the gateway is well from then on")
 	f.BoolVar(&o.Once, "once", false, "track, wait, check, end")
 	f.BoolVar(&o.Preload, "preload", false, "with --once: track all payments before the relay and the consumers start")
 	f.DurationVar(&o.Latency, "latency", 0, "of each answer of the gateway, instead of the scenario's; every payment is then final at its first poll")
@@ -80,7 +85,7 @@ The scenarios:
 	f.StringArrayVar(&o.Set, "set", nil, "override a key of the configuration, such as --set relay.every=20ms; may be repeated")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "show the services' log lines")
 	f.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "with --once: give up after so long")
-	cmd.AddCommand(gatewaysim.Command())
+	cmd.AddCommand(gatewaysim.Command(), childCommand())
 	return cmd
 }
 
@@ -104,6 +109,9 @@ func (o *Options) complete(flags *pflag.FlagSet) error {
 	if !flags.Changed("rate") && !o.Once {
 		o.Rate = defaultRate
 	}
+	if o.Scenario == "throttled" && !flags.Changed("gateway-rate") {
+		o.GatewayRate = throttledRate
+	}
 	if o.Once && o.Payments == 0 {
 		o.Payments = defaultPayments
 	}
@@ -124,6 +132,10 @@ func (o *Options) complete(flags *pflag.FlagSet) error {
 		return app.Usage("--consumers %d: between 1 and 64", o.Consumers)
 	case flags.Changed("latency") && (o.Latency < 0 || o.Latency > time.Minute):
 		return app.Usage("--latency %s: between 0s and 1m", o.Latency)
+	case !(o.GatewayRate == 0 || o.GatewayRate >= 1 && o.GatewayRate <= maxRate):
+		return app.Usage("--gateway-rate %g: 0, or between 1 and %d calls a second", o.GatewayRate, maxRate)
+	case o.KillProber && (o.Scenario != "hung-probe" || !o.Once || o.Consumers < 2):
+		return app.Usage("--kill-prober: only with --once --scenario hung-probe and two consumers or more")
 	case o.Timeout <= 0:
 		return app.Usage("--timeout %s: more than 0s", o.Timeout)
 	}

@@ -51,6 +51,11 @@ type world struct {
 	tel     *telemetry.Telemetry
 	first   payment.ID   // the first payment of this run; those before are not ours
 	made    atomic.Int64 // payments that were tracked
+	began   time.Time    // when the services were started
+	stalls  stalls
+	mended  atomic.Int64 // when the launcher itself made the gateway well again, in Unix nanoseconds
+	file    string       // the configuration, and what is different from it
+	set     []string
 
 	stopServices context.CancelFunc
 	services     errgroup.Group
@@ -171,8 +176,15 @@ func (w *world) configure(context.Context) error {
 		"gateways."+Gateway+".httpjson.connect_timeout=1s",
 		"gateways."+Gateway+".httpjson.tls_timeout=1s",
 	)
+	if w.options.GatewayRate > 0 {
+		set = append(set, fmt.Sprintf("gateways.%s.limits.rate=%g/s", Gateway, w.options.GatewayRate))
+	}
+	if w.options.KillProber {
+		set = append(set, killedProber()...)
+	}
 	var err error
-	w.cfg, err = app.Load(config.Options{File: file, Environ: []string{}, Set: slices.Concat(set, w.options.Set)})
+	w.file, w.set = file, slices.Concat(set, w.options.Set)
+	w.cfg, err = app.Load(config.Options{File: w.file, Environ: []string{}, Set: w.set})
 	if err != nil && (w.options.DatabaseURL != "" || w.options.NATSURL != "") {
 		err = app.Hint(err, "here database.url is --database-url, and nats.urls is --nats-url")
 	}
@@ -233,6 +245,7 @@ func (w *world) startServices() error {
 	if err := w.sim.SetScenario(w.options.Scenario); err != nil {
 		return err
 	}
+	w.began = time.Now()
 	ctx, stop := context.WithCancel(context.Background())
 	w.stopServices = stop
 	log, err := w.log()
@@ -245,7 +258,11 @@ func (w *world) startServices() error {
 	w.onClose("the telemetry", w.tel.Close)
 	process := app.NewProcess(w.tel)
 	w.start(ctx, "the telemetry", w.tel.Run)
+	w.start(ctx, "the watch over stalls", w.stalls.run)
 	w.start(ctx, "the relay", func(ctx context.Context) error { return app.Relay(ctx, w.cfg, process) })
+	if w.options.KillProber {
+		return w.startChildren(ctx)
+	}
 	for range w.options.Consumers {
 		w.start(ctx, "a consumer", func(ctx context.Context) error { return app.Consumer(ctx, w.cfg, process) })
 	}
