@@ -77,14 +77,18 @@ func (w *world) trackSome(ctx context.Context, prefix string, n int) error {
 
 // awaitSettled waits until every payment of the run is final or with a person, and its events are published.
 func (w *world) awaitSettled(ctx context.Context) error {
+	left := w.options.Payments
 	for {
 		n, err := postgres.Waiting(ctx, w.pool, w.first)
 		if err == nil && n == 0 {
 			n, err = postgres.Unpublished(ctx, w.pool, w.first)
 		}
+		if err == nil {
+			left = n
+		}
 		switch {
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %d payments are still on their way", context.Cause(ctx), n)
+			return fmt.Errorf("%w: %d payments are still on their way", context.Cause(ctx), left)
 		case err != nil:
 			return err
 		case n == 0:
