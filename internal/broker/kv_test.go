@@ -99,7 +99,7 @@ func TestWatchEndsWithWhatItStandsOn(t *testing.T) {
 				}
 				w := watch(t.Context(), kv)
 				eventually(t, "it knows everything", func() bool { return w.complete() && w.of("a") == "1" })
-				time.Sleep(10 * time.Minute)
+				natstest.Pass(10 * time.Minute)
 				select {
 				case err := <-w.ended:
 					t.Fatalf("ended for no reason: %v", err)

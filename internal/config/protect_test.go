@@ -44,7 +44,7 @@ func life(t *testing.T, c limit.Config) []string {
 	var seen []string
 	start := time.Now()
 	note := func(what string, s limit.Snapshot) {
-		seen = append(seen, fmt.Sprintf("%s: rate %s, paused for %s", what, s.Rate, s.PausedUntil.Sub(time.Now())))
+		seen = append(seen, fmt.Sprintf("%s: rate %s, paused for %s", what, s.Rate, time.Until(s.PausedUntil)))
 	}
 	l.SetShare(start, 1)
 	admitted := make(chan limit.Kind, 100)
@@ -71,7 +71,7 @@ func life(t *testing.T, c limit.Config) []string {
 	l.Throttled(time.Now(), 48*time.Hour)
 	note("a complaint for days", l.Snapshot(time.Now()))
 	for range 20 {
-		time.Sleep(l.Snapshot(time.Now()).PausedUntil.Sub(time.Now()))
+		time.Sleep(time.Until(l.Snapshot(time.Now()).PausedUntil))
 		l.Throttled(time.Now(), time.Second)
 	}
 	note("many complaints", l.Snapshot(time.Now()))

@@ -17,7 +17,6 @@ import (
 
 // tap is a source that always has deliveries, until it has given so many.
 type tap struct {
-	left  atomic.Int64
 	ended atomic.Int64
 	done  chan struct{}
 	size  int64

@@ -395,7 +395,8 @@ func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Dispositi
 	}
 }
 
-// poll asks the gateway, if it may, and decides again.
+// poll asks the gateway, if it may, and decides again. A payment that is answered with nonsense once more says nothing new about the gateway, only about
+// itself: a few such payments must not keep the breaker of a gateway open that answers all others, and they must come to their own end.
 func (c *Consumer) poll(ctx context.Context, t *task) {
 	p := &t.job.Payment
 	ctx, done := c.tracer.Poll(ctx, p.TraceParent, c.subject, c.cfg.Gateway, p.ID)
@@ -410,8 +411,12 @@ func (c *Consumer) poll(ctx context.Context, t *task) {
 	t.answer = c.ask(ctx, t)
 	c.metrics.InFlight(c.cfg.Gateway, -1)
 	c.metrics.Call(c.cfg.Gateway, t.answer.Class, t.answer.Took)
-	pass.Done(t.answer.Class, min(t.answer.RetryAfter, t.policy.MaxRetryAfter))
-	t.seen.Answer, t.seen.Open = &t.answer, c.gate.Open(p.Account)
+	said, again := t.answer.Class, t.answer.Class == gateway.Malformed && t.job.LastClass == gateway.Malformed.String()
+	if again {
+		said = gateway.Local
+	}
+	pass.Done(said, min(t.answer.RetryAfter, t.policy.MaxRetryAfter))
+	t.seen.Answer, t.seen.Open = &t.answer, !again && c.gate.Open(p.Account)
 	c.carryOut(ctx, t, t.policy.Decide(t.seen))
 }
 

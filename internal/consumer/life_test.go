@@ -101,7 +101,6 @@ type life struct {
 	answered sync.Map // by payment: how many real answers it had
 	mu       sync.Mutex
 	faults   []string
-	serial   int
 }
 
 var lifePolicy = redelivery.Policy{

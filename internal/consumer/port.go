@@ -91,6 +91,7 @@ type Job struct {
 	HasDeadline  bool
 	UntilEnd     time.Duration // until the payment's own deadline
 	Previous     time.Duration // the delay before this poll
+	LastClass    string        // the class of the answer before, or why it was not asked for; empty when there was none
 	LeaseLeft    time.Duration // how long the lease still runs
 	DueAt        time.Time
 	ReadAt       time.Time // the database's clock when the row was read

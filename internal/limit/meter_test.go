@@ -109,7 +109,7 @@ type crowd struct {
 // serve serves what waits for a while, calling each time before it does.
 func (c *crowd) serve(d time.Duration, each func()) {
 	for end := c.at + d; ; {
-		k, waiting := c.m.next()
+		_, waiting := c.m.next()
 		wait := c.m.wait(c.at)
 		if !waiting || c.at+wait > end {
 			c.at = end
@@ -120,7 +120,7 @@ func (c *crowd) serve(d time.Duration, each func()) {
 			continue
 		}
 		each()
-		k, _ = c.m.next()
+		k, _ := c.m.next()
 		c.m.take(k)
 		c.m.done(c.at, true)
 		c.m.queued[k]--

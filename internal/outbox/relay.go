@@ -258,7 +258,9 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 			aside = append(aside, SetAside{Job: jobs[i], Reason: refused.Reason})
 			continue
 		}
-		stored[q] = stored[q]
+		if _, known := stored[q]; !known {
+			stored[q] = false
+		}
 		back, failure = append(back, jobs[i]), receipt.Err
 	}
 	r.backlog.landed(jobs, stored)

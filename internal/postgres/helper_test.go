@@ -111,11 +111,6 @@ func (r *record) track(tb testing.TB, prefix string, n int) []payment.ID {
 	return ids
 }
 
-var (
-	normal = outbox.Queue{Gateway: "sim", Lane: "normal"}
-	high   = outbox.Queue{Gateway: "sim", Lane: "high"}
-)
-
 // room is room in all lanes that the tests' jobs come into.
 func room(n int) []outbox.Room {
 	var rooms []outbox.Room

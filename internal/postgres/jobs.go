@@ -39,7 +39,7 @@ const readSQL = `
 	  p.gateway, p.account, p.reference, p.merchant_reference, p.class, p.lane, p.amount_minor, p.currency, p.status, p.status_detail,
 	  coalesce(p.traceparent, ''), p.created_at, p.expires_at,
 	  coalesce(j.lock_token = i.token, false), j.state = 'dead', j.revision, j.attempts, j.failures, j.not_founds, j.deferrals, j.replays,
-	  j.next_poll_at, j.locked_until, j.window_started_at, j.last_delay_ms
+	  j.next_poll_at, j.locked_until, j.window_started_at, j.last_delay_ms, coalesce(j.last_class, '')
 	from unnest($1::bigint[], $2::text[]::uuid[]) with ordinality as i(id, token, ord)
 	join pollux.payments p on p.id = i.id
 	left join pollux.poll_jobs j on j.payment_id = i.id`
@@ -62,7 +62,7 @@ func (s *Jobs) Read(ctx context.Context, polls []message.Poll) ([]consumer.Job, 
 			&p.Gateway, &p.Account, &p.Reference, &p.MerchantReference, &p.Class, &p.Lane, &p.AmountMinor, &p.Currency, &p.Status, &j.Detail,
 			&p.TraceParent, &p.CreatedAt, &row.expiresAt,
 			&j.TokenCurrent, &row.dead, &row.revision, &row.attempts, &row.failures, &row.notFounds, &row.deferrals, &row.replays,
-			&row.nextPollAt, &row.lockedUntil, &row.windowStartedAt, &row.lastDelayMS)
+			&row.nextPollAt, &row.lockedUntil, &row.windowStartedAt, &row.lastDelayMS, &j.LastClass)
 		if err != nil {
 			return nil, describe("reading jobs", err)
 		}
