@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -11,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,10 +19,21 @@ import (
 	"pollux/internal/app"
 )
 
-// childCommand is the consumer as a process of its own, which the launcher starts from its own binary.
+// childCommand is the consumer as a process of its own, which the launcher starts from its own binary. It stops when its standard input ends: when it is
+// told to, and when the launcher is no more.
 func childCommand() *cobra.Command {
 	cmd := app.ConsumerCommand()
 	cmd.Hidden = true
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, stop := context.WithCancelCause(cmd.Context())
+		go func() {
+			_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // its end is all that it says
+			stop(errors.New("the launcher is done"))
+		}()
+		cmd.SetContext(ctx)
+		return run(cmd, args)
+	}
 	return cmd
 }
 
@@ -43,6 +54,7 @@ type children struct {
 
 type child struct {
 	cmd      *exec.Cmd
+	stdin    io.Closer    // its end tells the child to stop
 	underway atomic.Int64 // its calls at the gateway
 	killed   atomic.Bool
 	ended    chan struct{}
@@ -90,7 +102,10 @@ func (c *children) begin(i int, one *child, binary, front string) error {
 	one.cmd = exec.Command(binary, args...)
 	one.cmd.Args[0] = os.Args[0] // the name that this process has been called by
 	one.cmd.Env, one.cmd.Stderr = []string{}, log
-	if err := one.cmd.Start(); err != nil {
+	if one.stdin, err = one.cmd.StdinPipe(); err == nil {
+		err = one.cmd.Start()
+	}
+	if err != nil {
 		close(one.ended)
 		return fmt.Errorf("starting a consumer: %w", err)
 	}
@@ -106,14 +121,11 @@ func (one *child) wait(ctx context.Context) error {
 	select {
 	case <-one.ended:
 	case <-ctx.Done():
-		_ = one.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = one.stdin.Close() // it may have ended
 		<-one.ended
 	}
-	if one.killed.Load() || ctx.Err() != nil {
+	if one.killed.Load() {
 		return nil
-	}
-	if one.err == nil {
-		return errors.New("it ended by itself")
 	}
 	return one.err
 }
