@@ -131,7 +131,7 @@ func TestACommandLineIsTakenStrictly(t *testing.T) {
 }
 
 // told is what became of a process that was sent signals at these times.
-func told(t *testing.T, at ...time.Duration) (stopped error, ended os.Signal, when time.Duration) {
+func told(t *testing.T, at ...time.Duration) (ended os.Signal, when time.Duration, stopped error) {
 	synctest.Test(t, func(t *testing.T) {
 		signals, done := make(chan os.Signal, 2), make(chan struct{})
 		ctx, stop := context.WithCancelCause(t.Context())
@@ -154,25 +154,25 @@ func told(t *testing.T, at ...time.Duration) (stopped error, ended os.Signal, wh
 		close(done)
 		<-gone
 	})
-	return stopped, ended, when
+	return ended, when, stopped
 }
 
 func TestTheFirstSignalStopsAndTheSecondEnds(t *testing.T) {
-	if stopped, ended, _ := told(t); stopped != nil || ended != nil {
+	if ended, _, stopped := told(t); stopped != nil || ended != nil {
 		t.Errorf("nobody said anything: %v, %v", stopped, ended)
 	}
-	if stopped, ended, _ := told(t, time.Second); stopped == nil || stopped.Error() != "told to stop: terminated" || ended != nil {
+	if ended, _, stopped := told(t, time.Second); stopped == nil || stopped.Error() != "told to stop: terminated" || ended != nil {
 		t.Errorf("once: %v, %v", stopped, ended)
 	}
 	// what a wrapper sends to the process and to its group
-	if _, ended, _ := told(t, 0, time.Millisecond, echo/2, echo); ended != nil {
+	if ended, _, _ := told(t, 0, time.Millisecond, echo/2, echo); ended != nil {
 		t.Errorf("an echo: %v", ended)
 	}
-	if _, ended, when := told(t, 0, echo+time.Millisecond, time.Minute); ended != syscall.SIGTERM || when != echo+time.Millisecond {
+	if ended, when, _ := told(t, 0, echo+time.Millisecond, time.Minute); ended != syscall.SIGTERM || when != echo+time.Millisecond {
 		t.Errorf("twice: %v after %s", ended, when)
 	}
 	// the echo counts from the first signal, not from its last echo
-	if _, ended, when := told(t, 0, echo-time.Millisecond, echo+time.Millisecond); ended == nil || when != echo+time.Millisecond {
+	if ended, when, _ := told(t, 0, echo-time.Millisecond, echo+time.Millisecond); ended == nil || when != echo+time.Millisecond {
 		t.Errorf("three times: %v after %s", ended, when)
 	}
 }

@@ -67,10 +67,10 @@ func (w *sighting) complete() bool {
 }
 
 // end waits for the end of a watch in virtual time and returns why, and after how long.
-func (w *sighting) end() (error, time.Duration) {
+func (w *sighting) end() (time.Duration, error) {
 	began := time.Now()
 	err := <-w.ended
-	return err, time.Since(began)
+	return time.Since(began), err
 }
 
 func TestWatchEndsWithWhatItStandsOn(t *testing.T) {
@@ -106,7 +106,7 @@ func TestWatchEndsWithWhatItStandsOn(t *testing.T) {
 				default:
 				}
 				c.spoil(s, conn)
-				if err, took := w.end(); err == nil || errors.Is(err, context.Canceled) || took > c.within {
+				if took, err := w.end(); err == nil || errors.Is(err, context.Canceled) || took > c.within {
 					t.Errorf("ended with %v after %s, want an error within %s", err, took, c.within)
 				}
 			})
