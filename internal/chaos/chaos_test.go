@@ -5,7 +5,11 @@ package chaos
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
@@ -28,11 +32,12 @@ func stormFor() time.Duration {
 
 func TestNothingIsLostWhenEverythingIsKilled(t *testing.T) {
 	w := build(t, plan{relays: 2, consumers: 3, gateway: stormy()})
-	shop := w.open(60)
+	shop := w.open(40)
 	disk := w.rng(2)
 	targets := append(w.serviceTargets(), w.postgresTarget(), w.natsTarget(func() bool { return disk.IntN(3) == 0 }))
 	w.log("killed: %v", w.storm(stormFor(), targets))
 	all := shop.close()
+	w.calm()
 	w.log("%d payments tracked, everything is alive", len(all))
 	w.settle()
 	w.check(all)
@@ -40,25 +45,59 @@ func TestNothingIsLostWhenEverythingIsKilled(t *testing.T) {
 
 func TestABrokerThatComesBackEmptyCostsOnlyTime(t *testing.T) {
 	w := build(t, plan{relays: 2, consumers: 2, gateway: stormy()})
-	shop, rng := w.open(60), w.rng(1)
+	shop, rng := w.open(40), w.rng(1)
 	wiped := w.natsTarget(func() bool { return true })
 	published := 0
 	for range 3 {
-		w.until("two hundred more events are published", func(ctx context.Context) (bool, error) {
-			n, err := w.count(ctx, `select count(*) from pollux.outbox where published_at is not null`)
-			return n >= published+200, err
-		})
-		n, err := w.count(context.Background(), `select count(*) from pollux.outbox where published_at is not null`)
-		w.must(err)
-		published = n
+		w.storeEvents(150)
+		published = w.published()
 		w.log("%d events are published", published)
 		w.must(w.strike(context.Background(), rng, []target{wiped}))
 	}
 	all := shop.close()
+	w.calm()
 	w.settle()
 	if f := w.check(all); f.final+f.withPerson < published { // each of which was in a stream that is no more, and is in one again
 		t.Errorf("%d payments are final or with a person, and %d events had been published before", f.final+f.withPerson, published)
 	}
+}
+
+func TestABrokerThatLosesItsLastSecondsCostsOnlyTime(t *testing.T) {
+	w := build(t, plan{relays: 2, consumers: 2, gateway: stormy()})
+	shop, rng := w.open(40), w.rng(1)
+	w.storeEvents(100)
+	for i := range 4 {
+		image := filepath.Join(w.dir, fmt.Sprintf("image-%d", i))
+		w.must(w.nats.snapshot(image))
+		w.storeEvents(1 + rng.IntN(60))
+		w.log("a power cut: %d events were stored, and what was stored since the disk was synced is lost", w.published())
+		w.must(w.strike(context.Background(), rng, []target{{"NATS", w.nats.kill, func(ctx context.Context) error {
+			if err := errors.Join(w.nats.wipe(), os.Rename(image, w.nats.store)); err != nil {
+				return err
+			}
+			return w.nats.start(ctx)
+		}}}))
+		w.storeEvents(100)
+	}
+	all := shop.close()
+	w.calm()
+	w.settle()
+	w.check(all)
+}
+
+// published is how many events the broker has acknowledged.
+func (w *world) published() int {
+	w.t.Helper()
+	n, err := w.count(context.Background(), `select count(*) from pollux.outbox where published_at is not null`)
+	w.must(err)
+	return n
+}
+
+// storeEvents waits until the broker has acknowledged so many more events.
+func (w *world) storeEvents(more int) {
+	w.t.Helper()
+	want := w.published() + more
+	w.until(fmt.Sprintf("%d events are published", want), func(context.Context) (bool, error) { return w.published() >= want, nil })
 }
 
 // trackAtOnce tracks n payments in one go, each in a transaction of its own.
@@ -114,7 +153,7 @@ func TestAPausedConsumerChangesNothing(t *testing.T) {
 // after them.
 var patient = []string{
 	"consumer.ack_wait=4m", "consumer.lease=5m", "relay.lease=5m", "relay.publish_timeout=10s", "consumer.drain=20s",
-	"gateways." + gatewayName + ".httpjson.timeout=15s", "gateways." + gatewayName + ".workers=8",
+	"gateways." + gatewayName + ".httpjson.timeout=15s", "gateways." + gatewayName + ".workers=8", "gateways." + gatewayName + ".breaker.probe_deadline=20s",
 }
 
 func TestADrainBurnsNoAttempt(t *testing.T) {
@@ -177,7 +216,8 @@ func TestASecondSignalEndsADrain(t *testing.T) {
 	}
 	pages := "127.0.0.1:" + strconv.Itoa(port)
 	w := build(t, plan{relays: 1, gateway: steady(4 * time.Second), set: []string{
-		"consumer.ack_wait=8s", "consumer.lease=9s", "consumer.drain=20s", "gateways." + gatewayName + ".httpjson.timeout=7s",
+		"consumer.ack_wait=9s", "consumer.lease=10s", "consumer.drain=20s", "gateways." + gatewayName + ".httpjson.timeout=7s",
+		"gateways." + gatewayName + ".breaker.probe_deadline=10s",
 	}})
 	s := w.newService("consumer", 1)
 	s.args = append(slices.Clone(s.args), "--set", "telemetry.listen="+pages)
@@ -200,7 +240,7 @@ func TestASecondSignalEndsADrain(t *testing.T) {
 	if p.code() != 1 {
 		t.Errorf("it ended with code %d, 1 is that of an end in the middle of things:\n%s", p.code(), lastWords(p.said, 20))
 	}
-	w.must(w.sim.SetConditions(steady(5 * time.Millisecond)))
+	w.calm()
 	w.must(s.start())
 	w.settle()
 	if f := w.check(all); f.final != len(all) {

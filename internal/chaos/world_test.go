@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ import (
 const (
 	gatewayName = "sim"
 	class       = "chaos"
-	maxAttempts = 12
+	maxAttempts = 8
 	maxFailures = 10
 )
 
@@ -47,31 +48,50 @@ var settings = []string{
 	"consumer.drain=8s",
 	"consumer.record.patience=4s",
 	"classes." + class + "=" + class,
-	"policies." + class + ".pending.list=150ms,300ms,700ms",
+	"policies." + class + ".pending.list=100ms,200ms,500ms",
 	"policies." + class + ".pending.jitter=20%",
 	"policies." + class + ".error.base=100ms",
-	"policies." + class + ".error.cap=1s",
+	"policies." + class + ".error.cap=500ms",
 	"policies." + class + ".error.jitter=equal",
 	"policies." + class + ".max_attempts=" + strconv.Itoa(maxAttempts),
 	"policies." + class + ".max_failures=" + strconv.Itoa(maxFailures),
 	"policies." + class + ".window=30m",
-	"policies." + class + ".hold_limit=400ms",
+	"policies." + class + ".hold_limit=250ms",
 	"policies." + class + ".not_found_grace=10m",
 	"policies." + class + ".unauthorized_delay=1s",
 	"policies." + class + ".max_retry_after=3s",
 	"gateways." + gatewayName + ".workers=16",
+	"gateways." + gatewayName + ".limits.rate=300/s",
+	"gateways." + gatewayName + ".limits.max_wait=1500ms",
+	"gateways." + gatewayName + ".limits.pause=500ms",
+	"gateways." + gatewayName + ".limits.recovery=3s",
+	"gateways." + gatewayName + ".breaker.slow_call=0s",
+	"gateways." + gatewayName + ".breaker.cooldown.base=500ms",
+	"gateways." + gatewayName + ".breaker.cooldown.cap=2s",
+	"gateways." + gatewayName + ".breaker.credential_cooldown.base=1s",
+	"gateways." + gatewayName + ".breaker.credential_cooldown.cap=2s",
+	"gateways." + gatewayName + ".breaker.probe_deadline=3s",
+	"gateways." + gatewayName + ".breaker.ramp_step=200ms",
+	// The gateway fails a fifth of its calls on its good days. Only when it is down does the breaker open; not for the payments that always fail, which
+	// in the end are the only ones left: while it is open a failure costs a payment nothing, and no person would ever be asked about them.
+	"gateways." + gatewayName + ".breaker.window=2s",
+	"gateways." + gatewayName + ".breaker.min_calls=50",
+	"gateways." + gatewayName + ".breaker.failure_ratio=45%",
+	"gateways." + gatewayName + ".breaker.consecutive_failures=1000",
+	"gateways." + gatewayName + ".breaker.ramp_tolerance=100%",
 	"gateways." + gatewayName + ".httpjson.timeout=1s",
 	"gateways." + gatewayName + ".httpjson.connect_timeout=1s",
 	"gateways." + gatewayName + ".httpjson.tls_timeout=1s",
 }
 
-// stormy is a gateway of the worse kind: a fifth of its calls fails, one payment in twenty-five never answers rightly, and it takes 400 calls a
-// second. By chance it never answers about something else, so that the truth of a payment is known from the beginning.
+// stormy is a gateway of the worse kind: a fifth of its calls fails, one payment in twenty-five never answers rightly, it takes 500 calls a
+// second, and every eight seconds it is down for a while, so that its breaker opens. By chance it never answers about something else, so that the truth of a payment is known from the beginning.
 func stormy() gatewaysim.Conditions {
 	return gatewaysim.Conditions{
 		Latency: 5 * time.Millisecond, Jitter: 25 * time.Millisecond, FaultsInRow: 3,
-		Late:  gatewaysim.Late{For: 300 * time.Millisecond, Share: 0.05},
-		Limit: gatewaysim.Limit{Rate: 400, Burst: 100, RetryAfter: time.Second, Dates: 0.25},
+		Flapping: gatewaysim.Flapping{Up: 7 * time.Second, Down: 1500 * time.Millisecond},
+		Late:     gatewaysim.Late{For: 300 * time.Millisecond, Share: 0.05},
+		Limit:    gatewaysim.Limit{Rate: 500, Burst: 100, RetryAfter: time.Second, Dates: 0.25},
 		Mix: gatewaysim.Mix{
 			MaxPending: 3, Failed: 0.1, Cancelled: 0.05, Expired: 0.05, Flawed: 0.04,
 			Flaws: []gatewaysim.Outcome{gatewaysim.OtherID, gatewaysim.OtherAmount, gatewaysim.OtherCurrency,
@@ -86,6 +106,9 @@ func stormy() gatewaysim.Conditions {
 		},
 	}
 }
+
+// calm ends what the gateway does by chance and its outages. Payments that never answer rightly go on doing so.
+func (w *world) calm() { w.must(w.sim.SetConditions(steady(5 * time.Millisecond))) }
 
 // steady is a gateway that answers every call rightly after d, once in between with "still pending" for half of its payments.
 func steady(d time.Duration) gatewaysim.Conditions {
@@ -295,6 +318,13 @@ func freePort() (int, error) {
 func (n *natsServer) url() string { return "nats://127.0.0.1:" + strconv.Itoa(n.port) }
 
 func (n *natsServer) kill() { n.proc.kill() }
+
+// snapshot copies what the server has on disk at one instant: it is stopped while that is done.
+func (n *natsServer) snapshot(to string) error {
+	n.proc.signal(syscall.SIGSTOP)
+	defer n.proc.signal(syscall.SIGCONT)
+	return os.CopyFS(to, os.DirFS(n.store))
+}
 
 // wipe removes everything that a server that is down has stored.
 func (n *natsServer) wipe() error { return os.RemoveAll(n.store) }
