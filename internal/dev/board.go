@@ -31,6 +31,7 @@ func (w *world) introduce() {
 	w.say("NATS      nats --server %s stream ls", w.natsURL)
 	w.say("gateway   curl %s/sim/stats", w.sim.URL())
 	w.say("metrics   curl http://%s/metrics", w.tel.Addr())
+	w.say("operate   go run ./cmd/pollux --config %s breaker list", w.file)
 	if !w.options.Verbose {
 		w.say("log       tail -f %s", w.logFile())
 	}
@@ -39,7 +40,7 @@ func (w *world) introduce() {
 	w.say("the form name_amount_CURRENCY:")
 	w.say("  select pollux.track_payment('%s', 'mine_1999_EUR', 1999, 'EUR',", Gateway)
 	w.say("    class => '%s');", Class)
-	w.say("  select status, status_updated_at - created_at as took")
+	w.say("  select status, case when status <> 'pending' then status_updated_at - created_at end as took")
 	w.say("  from pollux.payments where reference = 'mine_1999_EUR';")
 	w.say("")
 }

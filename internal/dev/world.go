@@ -188,7 +188,22 @@ func (w *world) configure(context.Context) error {
 	if err != nil && (w.options.DatabaseURL != "" || w.options.NATSURL != "") {
 		err = app.Hint(err, "here database.url is --database-url, and nats.urls is --nats-url")
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return w.leaveConfig()
+}
+
+// leaveConfig writes the configuration as it is in force, for the operators' command.
+func (w *world) leaveConfig() error {
+	text, err := w.cfg.YAML()
+	if err == nil {
+		err = os.WriteFile(w.file, text, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	return nil
 }
 
 // demoPolicy is a policy that waits seconds where a real one waits minutes, for people who look on.
