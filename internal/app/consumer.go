@@ -55,9 +55,10 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	}
 	defer pool.Close()
 	record := postgres.NewJobs(pool)
-	if err := p.await(ctx, p.database, record.Check, record.Ping); err != nil {
+	if err := p.await(ctx, p.database, record.Check); err != nil {
 		return err
 	}
+	p.found(p.database, record.Ping)
 	conn, err := p.connect(ctx, cfg, "pollux-consumer")
 	if err != nil {
 		return err
@@ -87,6 +88,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 			p.Metrics, p.Tracing, p.Log).WithGate(entrance{gate, kinds[q.Lane], q.Gateway, p.Metrics})
 		g.Go(func() error { return worker.Run(ctx) })
 	}
+	p.found(p.broker, ready(conn))
 	p.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
 	return g.Wait()
 }
@@ -123,7 +125,7 @@ func (p *Process) subscribe(ctx context.Context, conn *broker.Conn, c broker.Sub
 	err = p.await(ctx, p.broker, func(ctx context.Context) (err error) {
 		source, err = conn.Subscribe(ctx, c)
 		return err
-	}, ready(conn))
+	})
 	return source, err
 }
 

@@ -46,7 +46,11 @@ type dependency struct {
 	why error                       // why it is still waited for
 }
 
-var errNotFoundYet = errors.New("not asked for yet")
+// Why a dependency is not ready that did not fail.
+var (
+	errNotFoundYet = errors.New("not asked for yet")
+	errStarting    = errors.New("it is there; the service is starting")
+)
 
 func (d *dependency) check(ctx context.Context) error {
 	d.mu.Lock()
@@ -68,8 +72,8 @@ func (d *dependency) set(ask func(context.Context) error, why error) {
 }
 
 // await asks until a dependency is there and as it must be, since an orchestrator starts everything at the same time. Each failure says what to
-// run. A schema that this build does not fit is an error at once: no waiting mends it. Afterwards /readyz watches it with watch.
-func (p *Process) await(ctx context.Context, d *dependency, ask, watch func(context.Context) error) error {
+// run. A schema that this build does not fit is an error at once: no waiting mends it.
+func (p *Process) await(ctx context.Context, d *dependency, ask func(context.Context) error) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
 	var last error
@@ -93,7 +97,12 @@ func (p *Process) await(ctx context.Context, d *dependency, ask, watch func(cont
 	case err != nil:
 		return err
 	}
+	d.set(nil, errStarting)
+	return nil
+}
+
+// found makes a dependency ready for as long as watch says so.
+func (p *Process) found(d *dependency, watch func(context.Context) error) {
 	d.set(watch, nil)
 	p.Health.Refresh()
-	return nil
 }

@@ -77,15 +77,17 @@ func openRelay(ctx context.Context, cfg config.Config, p *Process) (*outbox.Rela
 		return nil, nil, err
 	}
 	record := postgres.NewRelay(pool, cfg.Relay.KeepEvents, cfg.Relay.KeepAttempts)
-	if err := p.await(ctx, p.database, record.Check, record.Check); err != nil {
+	if err := p.await(ctx, p.database, record.Check); err != nil {
 		pool.Close()
 		return nil, nil, err
 	}
+	p.found(p.database, record.Check)
 	conn, err := p.connect(ctx, cfg, "pollux-relay")
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
 	}
+	p.found(p.broker, ready(conn))
 	relay := outbox.New(relayConfig(cfg), record, conn, p.Metrics, p.Log)
 	return relay, func() { conn.Close(); pool.Close() }, nil
 }
@@ -96,7 +98,7 @@ func (p *Process) connect(ctx context.Context, cfg config.Config, name string) (
 	if err != nil {
 		return nil, err
 	}
-	if err := p.await(ctx, p.broker, conn.Check, ready(conn)); err != nil {
+	if err := p.await(ctx, p.broker, conn.Check); err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -51,6 +51,32 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
+// broker starts a NATS as `pollux streams apply` leaves it.
+func (s *site) broker() {
+	s.t.Helper()
+	s.nats = natstest.Start(s.t, natstest.Options{NoStreams: true}).URL()
+	s.apply()
+}
+
+// apply does what `pollux streams apply` does.
+func (s *site) apply() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cfg := s.config()
+	conn, err := Dial(ctx, cfg, "test")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Apply(ctx, broker.Options{Consumers: Subscriptions(cfg)}); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := conn.EnsureKV(ctx, 0); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // freeAddress is a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -241,11 +267,11 @@ func TestServicesWaitForWhatTheyNeedAndSayWhatFor(t *testing.T) {
 		}
 		eventually(t, name+" waits for the broker", func() bool {
 			_, body := s.page("/readyz")
-			return strings.Contains(body, errNotFoundYet.Error()) && !strings.Contains(body, "refused")
+			return strings.Contains(body, errNotFoundYet.Error()) && !strings.Contains(body, "failed to connect")
 		})
 		nats.MustResume()
 		eventually(t, name+" says that streams are missing", s.unready("run: pollux streams"))
-		nats.ApplyStreams()
+		s.apply()
 		eventually(t, name+" is ready", s.ready)
 		if err := v.ends(); err != nil {
 			t.Errorf("%s ends with %v", name, err)
@@ -297,7 +323,7 @@ func TestPaymentsAreFinishedByRelayAndConsumer(t *testing.T) {
 	noLeaks(t)
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
-	s.nats = natstest.New(t).URL()
+	s.broker()
 	relay := s.serve("outbox-relay", Relay)
 	eventually(t, "the relay is ready", s.ready)
 	s.listen = freeAddress(t)
@@ -326,7 +352,7 @@ func TestADrainCanBeWatchedAndFinishesWhatWasBegun(t *testing.T) {
 	noLeaks(t)
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
-	s.nats = natstest.New(t).URL()
+	s.broker()
 	asked, release := make(chan struct{}, 1), make(chan struct{})
 	s.answer = func(w http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}
@@ -384,7 +410,7 @@ func TestATakenAddressIsAnErrorOfTheStart(t *testing.T) {
 func TestProcesses(t *testing.T) {
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
-	s.nats = natstest.New(t).URL()
+	s.broker()
 
 	t.Run("a service ends well", func(t *testing.T) {
 		p := start(t, "consumer", "--config", s.file())
@@ -496,7 +522,7 @@ func TestAQueueThatIsNotAsConfiguredIsWaitedFor(t *testing.T) {
 	noLeaks(t)
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
-	s.nats = natstest.New(t).URL()
+	s.broker()
 	first := s.serve("consumer", Consumer)
 	eventually(t, "the first consumer is ready", s.ready)
 	if err := first.ends(); err != nil {
