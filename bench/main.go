@@ -34,12 +34,13 @@ var measures = []measure{
 	{"relay", relay},
 	{"intake", intake},
 	{"claim", claim},
+	{"defer", deferral},
 	{"idle", idle},
 }
 
 func run() error {
 	runs := flag.Int("runs", 3, "runs of each figure")
-	only := flag.String("only", "", "groups to measure, with commas: resolve, latency, relay, intake, claim, idle")
+	only := flag.String("only", "", "groups to measure, with commas: resolve, latency, relay, intake, claim, defer, idle")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
