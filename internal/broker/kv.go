@@ -119,21 +119,29 @@ func fleetDifferences(have, want jetstream.StreamConfig) []string {
 	return ds
 }
 
-// CheckKV is for a service that starts: it returns an error that says what to run when the bucket is missing or not as it should be.
+// BucketError is the error of a bucket that is missing or not as it should be. EnsureKV mends it.
+type BucketError struct{ Why string }
+
+// Error says what to run.
+func (e *BucketError) Error() string {
+	return "the bucket " + FleetBucket + " " + e.Why + "; run: pollux streams apply"
+}
+
+// CheckKV is for a service that starts: it returns a *BucketError, which says what to run, when the bucket is missing or not as it should be.
 func (c *Conn) CheckKV(ctx context.Context) error {
 	if !c.Connected() {
 		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, ErrNotConnected)
 	}
 	s, err := c.js.Stream(ctx, fleetStream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("the bucket %s does not exist; run: pollux streams apply", FleetBucket)
+		return &BucketError{Why: "does not exist"}
 	}
 	if err != nil {
 		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, c.explain(err))
 	}
 	have := s.CachedInfo().Config
 	if ds := fleetDifferences(have, fleetConfig(have)); len(ds) > 0 {
-		return fmt.Errorf("the bucket %s is not as it should be (%s); run: pollux streams apply", FleetBucket, strings.Join(ds, "; "))
+		return &BucketError{Why: "is not as it should be (" + strings.Join(ds, "; ") + ")"}
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func breakerList() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := show(cmd, all, func(w io.Writer) { printStandings(w, all) }); err != nil {
+				if err := show(cmd, orEmpty(all), func(w io.Writer) { printStandings(w, all) }); err != nil {
 					return err
 				}
 				for _, s := range all {
@@ -139,6 +139,10 @@ func breakerShow() *cobra.Command {
 				}
 				if d.Changes, err = f.rows.Changes(ctx, args[0], account, 50); err != nil {
 					return err
+				}
+				d.Changes = orEmpty(d.Changes)
+				for i := range d.Changes {
+					d.Changes[i].At, d.Changes[i].RetryAt = d.Changes[i].At.UTC(), utc(d.Changes[i].RetryAt)
 				}
 				return show(cmd, d, func(w io.Writer) { printBreaker(w, d.standing, d.Changes) })
 			})
@@ -279,7 +283,7 @@ func operate(cmd *cobra.Command, gateway string, o *order,
 				return fmt.Errorf("it is done, but not written down: %w", err)
 			}
 		}
-		return show(cmd, changes, func(w io.Writer) {
+		return show(cmd, changedOf(gateway, o.account, changes), func(w io.Writer) {
 			for _, t := range changes {
 				row(w, fmt.Sprintf("%s is %s, it was %s", gateway, t.To, t.From))
 			}
@@ -288,6 +292,23 @@ func operate(cmd *cobra.Command, gateway string, o *order,
 			}
 		})
 	})
+}
+
+// changed is what an operator's command did to a breaker, as -o json shows it.
+type changed struct {
+	Gateway string    `json:"gateway"`
+	Account string    `json:"account"`
+	From    string    `json:"from"`
+	To      string    `json:"to"`
+	At      time.Time `json:"at"`
+}
+
+func changedOf(gateway, account string, changes []breaker.Transition) []changed {
+	list := make([]changed, len(changes))
+	for i, t := range changes {
+		list[i] = changed{gateway, account, t.From.String(), t.To.String(), t.At.Time().UTC()}
+	}
+	return list
 }
 
 // operatedFleet is what operators need of the fleet.
@@ -367,7 +388,7 @@ func (f operatedFleet) standing(r fleet.Record, asleep []postgres.Asleep) standi
 	}
 	for _, a := range asleep {
 		if a.Gateway == r.Gateway && a.Account == r.Account {
-			s.Deferred, s.OldestDue = a.Count, a.Oldest
+			s.Deferred, s.OldestDue = a.Count, utc(a.Oldest)
 		}
 	}
 	s.Forecast = forecast(s.Deferred, rate)
@@ -390,5 +411,5 @@ func timeOf(i breaker.Instant) *time.Time {
 		return nil
 	}
 	t := i.Time()
-	return &t
+	return utc(&t)
 }

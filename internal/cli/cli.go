@@ -182,6 +182,15 @@ func instant(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z")
 // when is an instant and how long ago it was.
 func when(t time.Time) string { return instant(t) + "  " + ago(t) }
 
+// utc is an instant that may be missing, in UTC.
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	at := t.UTC()
+	return &at
+}
+
 // orDash is a cell that is never empty, so that a column can be followed.
 func orDash(s string) string {
 	if s == "" {

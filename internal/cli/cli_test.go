@@ -220,7 +220,7 @@ func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
 }
 
 // arrays are the keys whose values are arrays.
-var arrays = map[string]bool{"polls": true, "replayed": true, "refused": true, "would_replay": true, "problems": true}
+var arrays = map[string]bool{"polls": true, "transitions": true, "replayed": true, "refused": true, "would_replay": true, "problems": true}
 
 func check(v any) error {
 	switch x := v.(type) {

@@ -38,11 +38,7 @@ func lettersOf(letters []deadletter.Letter) []deadletter.Letter {
 }
 
 func letterOf(l deadletter.Letter) deadletter.Letter {
-	l.FirstDied, l.LastDied = l.FirstDied.UTC(), l.LastDied.UTC()
-	if l.ClosedAt != nil {
-		at := l.ClosedAt.UTC()
-		l.ClosedAt = &at
-	}
+	l.FirstDied, l.LastDied, l.ClosedAt = l.FirstDied.UTC(), l.LastDied.UTC(), utc(l.ClosedAt)
 	return l
 }
 

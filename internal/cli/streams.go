@@ -58,7 +58,11 @@ func streamsDiff(replicas *int) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				diffs := differencesOf(found)
+				bucket, err := bucketDifference(ctx, conn)
+				if err != nil {
+					return err
+				}
+				diffs := append(differencesOf(found), bucket...)
 				err = show(cmd, diffs, func(w io.Writer) { printDifferences(w, diffs) })
 				if err == nil && len(diffs) > 0 {
 					return app.ErrFindings
@@ -82,14 +86,28 @@ It also makes the bucket in which the fleet keeps what it agrees on. Consumers a
 				if err != nil {
 					return err
 				}
+				bucket, err := bucketDifference(ctx, conn)
+				if err != nil {
+					return err
+				}
 				if err := conn.EnsureKV(ctx, o.Replicas); err != nil {
 					return err
 				}
-				done := differencesOf(found)
+				done := append(differencesOf(found), bucket...)
 				return show(cmd, done, func(w io.Writer) { printApplied(w, done) })
 			})
 		},
 	}
+}
+
+// bucketDifference is how the bucket of the fleet is not as it should be, if it is not.
+func bucketDifference(ctx context.Context, conn *broker.Conn) ([]difference, error) {
+	var differs *broker.BucketError
+	err := conn.CheckKV(ctx)
+	if errors.As(err, &differs) {
+		return []difference{{Stream: broker.FleetBucket, Field: "bucket", Is: differs.Why}}, nil
+	}
+	return nil, err
 }
 
 func printDifferences(w io.Writer, diffs []difference) {
