@@ -7,6 +7,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pollux/internal/consumer"
+	"pollux/internal/payment"
 )
 
 func (r *record) maintain(tb testing.TB) {
@@ -75,11 +78,14 @@ func TestPartitionsAreMadeBeforeTheyAreNeededAndDroppedAfterwards(t *testing.T) 
 	requireSound(t, r)
 }
 
-func TestRowsThatCameWithoutAPartitionAreMovedIntoTheirs(t *testing.T) {
+// Nobody made partitions for days, and meanwhile everything came into the default ones.
+func TestRowsWithoutAPartitionArePublishedAndDeletedInTheirTime(t *testing.T) {
 	r := newRecord(t)
-	today := query[string](t, r, `select to_char(now() at time zone 'UTC', '_YYYYMMDD')`)
-	r.exec(t, `drop table pollux.outbox`+today)
-	r.exec(t, `drop table pollux.poll_attempts`+today)
+	for d := range 2 {
+		day := query[string](t, r, `select to_char((now() at time zone 'UTC')::date + $1::int, '_YYYYMMDD')`, d)
+		r.exec(t, `drop table pollux.outbox`+day)
+		r.exec(t, `drop table pollux.poll_attempts`+day)
+	}
 	jobs, rows := r.claimed(t, "p", 20)
 	r.write(t, mixed(jobs, rows)...)
 	r.oldEvent(t, "9 days", isPublished)
@@ -87,32 +93,44 @@ func TestRowsThatCameWithoutAPartitionAreMovedIntoTheirs(t *testing.T) {
 	r.oldEvent(t, "9 days", isAside)
 	r.exec(t, `insert into pollux.poll_attempts select payment_id, at - interval '50 days', due_at, took_us, class, http_status, gateway_status, retry_after_ms, message, disposition, reason,
 		delay_ms, applied, attempts, failures, policy, worker, trace_id from pollux.poll_attempts limit 1`)
-	before := query[string](t, r, `select string_agg(event_id, ' ' order by seq) from pollux.outbox where created_at > now() - interval '1 day'`)
 	r.maintain(t)
-	if got := query[string](t, r, `select string_agg(event_id, ' ' order by seq) from pollux.outbox`+today); got != before {
-		t.Errorf("today's events are %s, not %s", got, before)
+	if outbox, attempts := r.partitions(t, "outbox"), r.partitions(t, "poll_attempts"); !slices.Equal(outbox, []string{"1", "2", "3"}) || !slices.Equal(attempts, outbox) {
+		t.Errorf("%v, %v: today's rows are where they are, tomorrow's will have their own", outbox, attempts)
 	}
-	if n := query[int](t, r, `select count(*) from pollux.poll_attempts`+today); n != 20 {
-		t.Errorf("today's partition has %d attempts", n)
+	if got := query[string](t, r, `select concat_ws(' ', count(*), count(*) filter (where created_at < now() - interval '8 days'), count(published_at)) from pollux.outbox_default`); got != "10 2 0" {
+		t.Errorf("what was not published for nine days is kept, and today's events: %s", got)
 	}
-	if got := query[string](t, r, `select concat_ws(' ', count(*), count(published_at)) from pollux.outbox_default`); got != "2 0" {
-		t.Errorf("what was not published for nine days is kept: %s", got)
-	}
-	if n := query[int](t, r, `select count(*) from pollux.poll_attempts_default`); n != 0 {
-		t.Errorf("%d attempts past their time are left", n)
+	if n := query[int](t, r, `select count(*) from pollux.poll_attempts_default`); n != 20 {
+		t.Errorf("%d attempts are left, of 20 that are not past their time", n)
 	}
 	var b broker
-	if n := r.publish(t, 100, time.Second, &b); n != len(strings.Fields(before)) {
-		t.Errorf("%d events are published out of the new partition", n)
+	if n := r.publish(t, 100, time.Second, &b); n != 8 {
+		t.Errorf("%d events are published out of the default partition", n)
+	}
+	if n := r.unpublished(t); n != 2 {
+		t.Errorf("%d events are unpublished", n)
 	}
 	requireSound(t, r)
 }
 
+func TestAPartitionIsNotMadeForADayThatHasRows(t *testing.T) {
+	r := newRecord(t)
+	tomorrow := query[string](t, r, `select to_char((now() at time zone 'UTC')::date + 1, '_YYYYMMDD')`)
+	r.exec(t, `drop table pollux.outbox`+tomorrow)
+	r.oldEvent(t, "-1 day", isPublished)
+	r.maintain(t)
+	if got := r.partitions(t, "outbox"); !slices.Equal(got, []string{"0", "2", "3"}) {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestMaintenanceUnderTrafficLosesNothing(t *testing.T) {
 	r := newRecord(t)
-	today := query[string](t, r, `select to_char(now() at time zone 'UTC', '_YYYYMMDD')`)
-	r.exec(t, `drop table pollux.outbox`+today)
-	r.exec(t, `drop table pollux.poll_attempts`+today)
+	for d := range 4 {
+		day := query[string](t, r, `select to_char((now() at time zone 'UTC')::date + $1::int, '_YYYYMMDD')`, d)
+		r.exec(t, `drop table pollux.outbox`+day)
+		r.exec(t, `drop table pollux.poll_attempts`+day)
+	}
 	for d := -40; d < -30; d++ {
 		r.day(t, "outbox", d)
 	}
@@ -138,11 +156,48 @@ func TestMaintenanceUnderTrafficLosesNothing(t *testing.T) {
 	}
 	wg.Wait()
 	r.maintain(t)
-	if got := r.partitions(t, "outbox"); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+	if got := r.partitions(t, "outbox"); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("%v", got)
 	}
+	for r.publish(t, 1000, time.Second, &b) > 0 {
+	}
+	if events := query[int](t, r, `select count(*) from pollux.outbox`); events == 0 || len(b.stored) != events {
+		t.Errorf("%d of %d events were published", len(b.stored), events)
+	}
+	requireSound(t, r)
+}
+
+// What waits for the default partition while its own is made has to be written anew.
+func TestAResultThatIsOvertakenByItsPartitionIsWritten(t *testing.T) {
+	r := newRecord(t)
+	ctx := t.Context()
+	r.exec(t, `drop table pollux.outbox`+query[string](t, r, `select to_char(now() at time zone 'UTC', '_YYYYMMDD')`))
+	jobs, rows := r.claimed(t, "p", 1)
+	maintainer, err := r.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maintainer.Rollback(context.WithoutCancel(ctx))
+	if _, err := maintainer.Exec(ctx, `select pollux.make_partition('outbox', (now() at time zone 'UTC')::date)`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d, a := resolve(payment.Succeeded)
+		if verdicts, err := r.jobs.Write(ctx, []consumer.Result{result(jobs[0], rows[0], d, a)}, "worker", time.Minute); err != nil || !verdicts[0].Applied {
+			t.Errorf("%v, %v", verdicts, err)
+		}
+	}()
+	eventually(t, "it waits for the default partition", func() bool {
+		return query[bool](t, r, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
+	})
+	if err := maintainer.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	<-done
 	if n := query[int](t, r, `select count(*) from pollux.outbox_default`); n != 0 {
-		t.Errorf("%d events are in the default partition", n)
+		t.Error("its event is in the default partition, where it does not belong")
 	}
 	requireSound(t, r)
 }

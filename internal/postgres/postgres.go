@@ -53,7 +53,7 @@ func Open(o Options) (*pgxpool.Pool, error) {
 // and constraint violations (class 23), and what our own functions raise.
 func Refused(err error) bool {
 	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
+	if !errors.As(err, &pg) || overtaken(pg) {
 		return false
 	}
 	return strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23") || pg.Code == "P0001"
@@ -64,10 +64,10 @@ func Transient(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {
-		case "40001", "40P01", "55P03", "57P01", "57P02", "57P03", "53300":
+		case "57P01", "57P02", "57P03", "53300":
 			return true
 		}
-		return strings.HasPrefix(pg.Code, "08")
+		return conflict(err) || strings.HasPrefix(pg.Code, "08")
 	}
 	var network net.Error
 	return errors.As(err, &network) || pgconn.SafeToRetry(err)
@@ -112,8 +112,11 @@ func again(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error
 // conflict reports whether a transaction lost against another and changed nothing.
 func conflict(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03" || overtaken(pg))
 }
+
+// overtaken reports whether a row waited for the default partition while its own was made, and fits there no more. It is the one check without a name.
+func overtaken(pg *pgconn.PgError) bool { return pg.Code == "23514" && pg.ConstraintName == "" }
 
 // undefined reports whether a schema, table or function does not exist.
 func undefined(err error) bool {

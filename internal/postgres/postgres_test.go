@@ -61,6 +61,7 @@ func TestPinnedPlansHoldInEverySession(t *testing.T) {
 }
 
 func TestWhatTheDatabaseRefusesIsToldFromWhatPasses(t *testing.T) {
+	const name = "payments_status"
 	for code, want := range map[string]struct{ refused, transient, conflict bool }{
 		"22021": {refused: true},                     // a NUL in a text
 		"22P02": {refused: true},                     // not a number
@@ -75,10 +76,14 @@ func TestWhatTheDatabaseRefusesIsToldFromWhatPasses(t *testing.T) {
 		"08006": {transient: true, conflict: false},  // connection lost
 		"42P01": {transient: false, conflict: false}, // no such table
 	} {
-		err := fmt.Errorf("writing: %w", &pgconn.PgError{Code: code})
+		err := fmt.Errorf("writing: %w", &pgconn.PgError{Code: code, ConstraintName: name})
 		if Refused(err) != want.refused || Transient(err) != want.transient || conflict(err) != want.conflict {
 			t.Errorf("%s: refused %t, transient %t, conflict %t", code, Refused(err), Transient(err), conflict(err))
 		}
+	}
+	// the row waited for the default partition while its own was made; the check of a partition has no name
+	if err := error(&pgconn.PgError{Code: "23514"}); Refused(err) || !Transient(err) || !conflict(err) {
+		t.Error("a row that another partition takes is refused")
 	}
 	if err := errors.New("no error of the database"); Refused(err) || Transient(err) || conflict(err) {
 		t.Error(err)

@@ -601,23 +601,26 @@ create trigger dead_letter_again after update on pollux.dead_letters
 -- Locks are waited for a moment only, for whoever comes after waits behind: a dump that reads a table for an hour must not stop the payments.
 -- Parents are locked before their parts, as by everybody else.
 
--- Makes the partition of a day and returns whether it was missing.
+-- Makes the partition of a day and returns whether it did. It must not be a day that rows are written for: a session that has read the partitions while
+-- one is attached may go on without it for a while, and would leave rows in the default partition that nobody finds there. Rows that lie in the default
+-- partition because theirs was missing stay there.
 -- +goose StatementBegin
 create function pollux.make_partition(parent text, day date) returns boolean language plpgsql
 set lock_timeout = '500ms' set timezone = 'UTC' set enable_seqscan = off as $$
 declare
   part text := parent || '_' || to_char(day, 'YYYYMMDD');
   key text := case parent when 'outbox' then 'created_at' else 'at' end;
+  used boolean;
 begin
   if to_regclass('pollux.' || part) is not null then
     return false;
   end if;
+  execute format('select exists (select from pollux.%I where %I >= %L and %I < %L)',
+    parent || '_default', key, day::timestamptz, key, (day + 1)::timestamptz) into used;
+  if used then
+    return false;
+  end if;
   execute format('create table pollux.%I (like pollux.%I including defaults including constraints)', part, parent);
-  execute format('lock table only pollux.%I in share update exclusive mode', parent);
-  execute format('lock table pollux.%I in access exclusive mode', parent || '_default');
-  -- rows that came while nobody made partitions lie in the default one
-  execute format('with moved as (delete from pollux.%I where %I >= %L and %I < %L returning *) insert into pollux.%I select * from moved',
-    parent || '_default', key, day::timestamptz, key, (day + 1)::timestamptz, part);
   execute format('alter table pollux.%I attach partition pollux.%I for values from (%L) to (%L)', parent, part, day::timestamptz, (day + 1)::timestamptz);
   return true;
 end $$;
@@ -660,7 +663,7 @@ begin
   end if;
   for parent, day in
     select t.name, current_date + d
-    from unnest(array['outbox', 'poll_attempts']) as t(name), generate_series(0, 3) as d
+    from unnest(array['outbox', 'poll_attempts']) as t(name), generate_series(1, 3) as d
     order by d
   loop
     if pollux.make_partition(parent, day) then
@@ -691,7 +694,7 @@ begin
 end $$;
 -- +goose StatementEnd
 
-comment on function pollux.maintain is 'Makes the partitions of today and the three days after and drops those past their time, one thing a call: select it until it returns null. A partition with unpublished events is never dropped.';
+comment on function pollux.maintain is 'Makes the partitions of the next three days and drops those past their time, one thing a call: select it until it returns null. A partition with unpublished events is never dropped.';
 
 create table pollux.outbox_default partition of pollux.outbox default;
 create table pollux.poll_attempts_default partition of pollux.poll_attempts default;
