@@ -96,7 +96,7 @@ func showStatus(cmd *cobra.Command, all []migration) error {
 			row(w, m.Version, at, m.Name)
 		}
 		if missing > 0 {
-			row(w, counted(missing, "is", "are")+" missing; run: pollux migrate up")
+			row(w, counted(missing, "migration is", "migrations are")+" missing; run: pollux migrate up")
 		}
 	})
 	if err == nil && missing > 0 {
