@@ -46,36 +46,54 @@ type stretch struct {
 	kind     breaker.Kind
 	from, to time.Time
 	opened   bool // it was closed before
+	news     bool // not all instances knew it at once: it was closed before, or one of them took it for closed
 	unproved bool // the row that says when its probes began is missing: its writer was killed
 }
 
-// stretches are the states of the fleet's breaker until an instant, from the rows of its transitions. Of several rows with one epoch the earliest counts: instances that
-// tripped at the same time have each written one.
+// stretches are the states of the fleet's breaker until an instant, from the rows of its transitions. Instances that changed it at the same time have each written a
+// row, with one epoch: the earliest says when, and which of them prevailed is known from the state that the next epoch begins in.
 func stretches(changes []postgres.Change, until time.Time) []stretch {
 	changes = slices.Clone(changes)
 	slices.SortStableFunc(changes, func(a, b postgres.Change) int { return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), a.At.Compare(b.At)) })
 	all := []stretch{{kind: breaker.Closed}}
-	epoch := int64(-1)
-	for _, c := range changes {
+	for len(changes) > 0 {
+		n := 1
+		for n < len(changes) && changes[n].Epoch == changes[0].Epoch {
+			n++
+		}
+		same, later := changes[:n], changes[n:]
+		changes = later
+		c := prevailing(same, later)
 		var from, to breaker.Kind
-		if c.Epoch == epoch || from.UnmarshalText([]byte(c.From)) != nil || to.UnmarshalText([]byte(c.To)) != nil {
+		if from.UnmarshalText([]byte(c.From)) != nil || to.UnmarshalText([]byte(c.To)) != nil {
 			continue
 		}
-		epoch = c.Epoch
 		last := &all[len(all)-1]
 		last.unproved = last.unproved || last.kind == breaker.Open && from == breaker.HalfOpen
 		if to == last.kind && to != breaker.HalfOpen {
 			continue
 		}
-		at := c.At
+		at := same[0].At
 		if at.Before(last.from) {
 			at = last.from
 		}
 		last.to = at
-		all = append(all, stretch{kind: to, from: at, opened: to == breaker.Open && last.kind == breaker.Closed})
+		disputed := slices.ContainsFunc(same, func(o postgres.Change) bool { return o.To == breaker.Closed.String() })
+		opened := to == breaker.Open && last.kind == breaker.Closed
+		all = append(all, stretch{kind: to, from: at, opened: opened, news: opened || disputed})
 	}
 	all[len(all)-1].to = until
 	return all
+}
+
+// prevailing is the row, among those of one epoch, that the next epoch followed.
+func prevailing(same, later []postgres.Change) postgres.Change {
+	for _, c := range same {
+		if len(later) > 0 && later[0].From == c.To {
+			return c
+		}
+	}
+	return same[0]
 }
 
 // probes is how many probes a stretch allows: those that succeed one after the other, those that are at the gateway when it ends, and a new set
@@ -105,11 +123,13 @@ func (p *Protection) calls(c breaker.Config, all []stretch, log []gatewaysim.Cal
 			continue
 		}
 		from := s.from
-		if s.opened {
-			p.Openings++
+		if s.news {
 			if from = from.Add(propagation); from.After(s.to) {
 				from = s.to
 			}
+		}
+		if s.opened {
+			p.Openings++
 			p.BeforeOpening = max(p.BeforeOpening, within(closed, from, inVain))
 		}
 		p.CallsWhileOpen += within(from, s.to, every)

@@ -67,6 +67,30 @@ func TestCallsOnTheirWayMayNotComeAfterTheCooldown(t *testing.T) {
 	}
 }
 
+// One instance closed the breaker and another's probe failed, in the same epoch: the fleet went on with what the next epoch followed.
+func TestDisputedTransitionIsWhatTheFleetWentOnWith(t *testing.T) {
+	rows := []postgres.Change{
+		change(10, 1, "closed", "open"), change(12, 2, "open", "half_open"),
+		change(12.1, 3, "half_open", "closed"), change(12.2, 3, "half_open", "open"), change(12.3, 3, "closed", "closed"),
+		change(14, 4, "open", "half_open"), change(14.1, 5, "half_open", "closed"),
+	}
+	log := []gatewaysim.Call{
+		{At: at(12.15)}, {At: at(12.9)}, // of the one that took it for closed and had not yet heard
+		{At: at(13.5)}, // nobody's
+		{At: at(14.05)},
+	}
+	var p Protection
+	p.calls(protected, stretches(rows, at(20)), log)
+	if p.CallsWhileOpen != 2 || p.ProbesAllowed != 8 {
+		t.Errorf("calls while open %d, probes allowed %d; want 2 and 8", p.CallsWhileOpen, p.ProbesAllowed)
+	}
+	rows[5].From, rows[5].To = "closed", "open"
+	all := stretches(rows[:6], at(20))
+	if last := all[len(all)-2]; last.kind != breaker.Closed || !last.from.Equal(at(12.1)) {
+		t.Errorf("before the last it was %s from %s", last.kind, last.from)
+	}
+}
+
 func TestProbesOfWhoeverWasKilledAreAllowed(t *testing.T) {
 	for _, c := range []struct {
 		name string
