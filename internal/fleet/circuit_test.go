@@ -64,6 +64,12 @@ func TestNewAccountBeginsWithItsRecord(t *testing.T) {
 		if no := all[1].call(t, gateway.Final); no.Refused() {
 			t.Errorf("another account: %q", no.Why)
 		}
+		pass, _ := all[0].gate.Enter(t.Context(), "paused", limit.Fresh)
+		pass.Done(gateway.RateLimited, time.Minute)
+		time.Sleep(time.Second)
+		if _, no := all[1].gate.Enter(t.Context(), "paused", limit.Fresh); no.Why != fleet.WhyPaused {
+			t.Errorf("the first call for an account that is paused: %+v", no)
+		}
 	})
 }
 

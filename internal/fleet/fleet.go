@@ -243,8 +243,8 @@ func (f *Fleet) all() []*Gate {
 func (f *Fleet) watch(ctx context.Context) {
 	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
 	pause := shortest
+	era := f.nextEra()
 	for {
-		era := f.nextEra()
 		err := f.kv.Watch(ctx, func(e Entry) { f.see(e, era) })
 		if ctx.Err() != nil {
 			return
@@ -255,10 +255,7 @@ func (f *Fleet) watch(ctx context.Context) {
 		if _, live := f.present(); live {
 			pause = shortest
 		}
-		f.nextEra()
-		for _, g := range f.all() {
-			g.wake() // the record of shares may be gone
-		}
+		era = f.nextEra() // what happens from now on is not seen
 		sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}

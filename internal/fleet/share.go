@@ -10,7 +10,7 @@ import (
 )
 
 // settle is how long nobody gets more of a limit whose record is new: the store may have been lost, and in that time all instances enter what they
-// use. They notice at once, or with their next look when the store was away for less than a lapse.
+// use. They notice with their next look.
 const settle = lapse + beatEvery + 500*time.Millisecond
 
 // rollVersion is the version of the record that this build reads and writes.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,10 +167,111 @@ func TestSharesStayWhileTheStoreIsAway(t *testing.T) {
 				for _, in := range all {
 					in.line.set(fine)
 				}
-				within(t, 20*time.Second, "all have a third", fair(all...))
+				for range 3000 { // nobody takes anybody for dead who was away like itself
+					if time.Sleep(10 * time.Millisecond); !fair(all...)() {
+						t.Fatalf("when the store is back: parts %v", shares(all))
+					}
+				}
 			})
 		})
 	}
+}
+
+// honest looks at what an instance says of its part when it says it.
+type honest struct {
+	fleet.KV
+	t    *testing.T
+	in   atomic.Pointer[instance]
+	said int
+}
+
+func (h *honest) Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	if key == "share."+psp {
+		var roll struct {
+			Members []struct {
+				ID    string
+				Share float64
+			}
+		}
+		if err := json.Unmarshal(value, &roll); err != nil {
+			h.t.Error(err)
+		}
+		in := h.in.Load()
+		part, _ := in.gate.Share()
+		for _, m := range roll.Members {
+			if m.ID == in.ID() && part > m.Share+1e-9 {
+				h.t.Errorf("it uses %v and says %v", part, m.Share)
+			}
+		}
+		h.said++
+	}
+	return h.KV.Put(ctx, key, value, revision)
+}
+
+// An instance uses less before it says so, for it may not hear that it was heard; and says that it uses more before it does.
+func TestInstanceNeverUsesMoreThanItHasSaid(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newStore()
+		h := &honest{KV: s.line(time.Millisecond), t: t}
+		first := start(t, h, config(limited(60, 10)))
+		h.in.Store(first) // in time: the first request takes a millisecond
+		within(t, 6*time.Second, "alone", fair(first))
+		for range 10 {
+			second := startMany(t, s, 1, config(limited(60, 10)))[0]
+			within(t, 2*time.Second, "both have a half", fair(first, second))
+			second.stop()
+			within(t, 2*time.Second, "alone again", fair(first))
+		}
+		first.stop()
+		if h.said < 20 {
+			t.Errorf("it said %d times what it uses", h.said)
+		}
+	})
+}
+
+// The same, of one of whose words many are lost on the way back.
+func TestPartIsGivenUpBeforeThatIsKnown(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newStore()
+		first := startMany(t, s, 1, config(limited(60, 10)))[0]
+		within(t, 6*time.Second, "alone", fair(first))
+		first.line.set(lossy)
+		for range 10 {
+			second := startMany(t, s, 1, config(limited(60, 10)))[0]
+			for range 5000 {
+				if sum := sumOf(shares([]*instance{first, second})); sum > 1+1e-9 {
+					t.Fatalf("parts add up to %v", sum)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			if !fair(first, second)() {
+				t.Fatalf("parts %v", shares([]*instance{first, second}))
+			}
+			second.stop()
+			within(t, 6*time.Second, "alone again", fair(first))
+		}
+	})
+}
+
+// An instance whose watch hears nothing looks for itself, so that it notices a store that was lost.
+func TestPartIsEnteredAgainWithoutAWatch(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := newStore()
+		first := startMany(t, s, 1, config(limited(60, 10)))[0]
+		within(t, 6*time.Second, "alone", fair(first))
+		first.line.set(deaf)
+		s.wipe()
+		second := startMany(t, s, 1, config(limited(60, 10)))[0]
+		for range 10000 {
+			if sum := sumOf(shares([]*instance{first, second})); sum > 1+1e-9 {
+				t.Fatalf("parts add up to %v", sum)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !fair(first, second)() {
+			t.Fatalf("parts %v", shares([]*instance{first, second}))
+		}
+	})
 }
 
 // An instance that was cut off from the store for so long that the others took it for dead gives its part up when it is back, before it gets one again.
@@ -206,6 +308,14 @@ func TestSharesSurviveALostStore(t *testing.T) {
 		s := newStore()
 		all := startMany(t, s, 3, config(limited(60, 10)))
 		within(t, 6*time.Second, "all have a third", fair(all...))
+		for range 10 {
+			s.wipe()
+			for range 500 {
+				if time.Sleep(10 * time.Millisecond); !fair(all...)() {
+					t.Fatalf("parts %v", shares(all))
+				}
+			}
+		}
 		for range 20 {
 			s.wipe()
 			late := startMany(t, s, 1, config(limited(60, 10)))[0] // which sees an empty store
