@@ -13,6 +13,7 @@ import (
 
 	"pollux/internal/broker"
 	"pollux/internal/config"
+	"pollux/internal/message"
 	"pollux/internal/telemetry"
 )
 
@@ -75,12 +76,10 @@ func (s strayLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// ready asks whether the broker is connected.
+// ready asks whether the broker is connected and has the stream of the polls.
 func ready(conn *broker.Conn) func(context.Context) error {
-	return func(context.Context) error {
-		if !conn.Connected() {
-			return broker.ErrNotConnected
-		}
-		return nil
+	return func(ctx context.Context) error {
+		_, err := conn.Stream(ctx, message.StreamPoll)
+		return err
 	}
 }

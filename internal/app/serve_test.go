@@ -273,6 +273,10 @@ func TestServicesWaitForWhatTheyNeedAndSayWhatFor(t *testing.T) {
 		eventually(t, name+" says that streams are missing", s.unready("run: pollux streams"))
 		s.apply()
 		eventually(t, name+" is ready", s.ready)
+		nats.MustWipe()
+		eventually(t, name+" says that its stream is gone", s.unready("the stream PAYMENTS_POLL does not exist; run: pollux streams apply"))
+		s.apply()
+		eventually(t, name+" is ready again", s.ready)
 		if err := v.ends(); err != nil {
 			t.Errorf("%s ends with %v", name, err)
 		}
