@@ -77,7 +77,8 @@ type Fleet struct {
 	ready       chan struct{}
 	transitions chan Transition
 	dropped     atomic.Uint64
-	away        atomic.Bool // the store
+	away        atomic.Bool // the store does not answer
+	blind       atomic.Bool // the store does not tell what changes
 
 	mu      sync.Mutex
 	gates   map[string]*Gate
@@ -241,7 +242,7 @@ func (f *Fleet) all() []*Gate {
 
 // watch keeps the records of the fleet at hand.
 func (f *Fleet) watch(ctx context.Context) {
-	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
+	const shortest, longest = 100 * time.Millisecond, time.Second
 	pause := shortest
 	era := f.nextEra()
 	for {
@@ -250,7 +251,7 @@ func (f *Fleet) watch(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			f.noteStore(fmt.Errorf("watching the records of the fleet: %w", err))
+			f.noteWatch(err)
 		}
 		if _, live := f.present(); live {
 			pause = shortest
@@ -309,7 +310,7 @@ func (f *Fleet) caughtUp(era uint64) {
 	f.known = era
 	owners := f.distinct()
 	f.mu.Unlock()
-	f.noteStore(nil)
+	f.noteWatch(nil)
 	if first {
 		close(f.ready)
 	}
@@ -329,15 +330,24 @@ func (f *Fleet) distinct() map[owner]struct{} {
 
 // noteStore says when the store fails and when it works again, once each.
 func (f *Fleet) noteStore(err error) {
+	f.note(&f.away, err, "the fleet's store does not answer: this instance decides for itself", "the fleet's store answers again")
+}
+
+// noteWatch does the same for the watch.
+func (f *Fleet) noteWatch(err error) {
+	f.note(&f.blind, err, "the fleet's store does not tell what changes", "the fleet's store tells again what changes")
+}
+
+func (f *Fleet) note(trouble *atomic.Bool, err error, bad, good string) {
 	switch {
 	case err == nil:
-		if f.away.CompareAndSwap(true, false) {
-			f.log.Info("the fleet's store answers again")
+		if trouble.CompareAndSwap(true, false) {
+			f.log.Info(good)
 		}
 	case errors.Is(err, context.Canceled), errors.Is(err, ErrConflict): // we stop; it answers
 	default:
-		if f.away.CompareAndSwap(false, true) {
-			f.log.Warn("the fleet's store does not answer: this instance decides for itself", "error", err)
+		if trouble.CompareAndSwap(false, true) {
+			f.log.Warn(bad, "error", err)
 		}
 	}
 }
