@@ -8,10 +8,11 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// target is something that can be killed and brought back.
+// target is something that can be killed, or stopped in the middle of things, and brought back.
 type target struct {
 	name   string
 	kill   func()
@@ -22,6 +23,20 @@ func (w *world) serviceTargets() []target {
 	var all []target
 	for _, s := range w.services() {
 		all = append(all, target{s.name, s.kill, func(context.Context) error { return s.start() }})
+	}
+	return all
+}
+
+// pauseTargets are the services and the broker, stopped in the middle of things as a machine that is short of memory, or is moved, stops them. When they
+// go on they have an old view of the world.
+func (w *world) pauseTargets() []target {
+	pausing := func(name string, p func() *process) target {
+		return target{name + " (paused)", func() { p().signal(syscall.SIGSTOP) },
+			func(context.Context) error { p().signal(syscall.SIGCONT); return nil }}
+	}
+	all := []target{pausing("NATS", func() *process { return w.nats.proc })}
+	for _, s := range w.services() {
+		all = append(all, pausing(s.name, s.running))
 	}
 	return all
 }
@@ -51,26 +66,32 @@ func (w *world) reviveEmpty(ctx context.Context) error {
 	return w.tryOperate(ctx, "streams", "apply")
 }
 
-// storm kills targets for d: every one to three seconds one of them, often two at once, sometimes all. It returns how often each was
-// killed, with everything alive again.
-func (w *world) storm(d time.Duration, targets []target) map[string]int {
+// storm strikes targets for d: every one to three seconds one of them, often two at once, sometimes many; of two strikes in three the deadly ones, otherwise
+// the pauses, sometimes both. It returns how often each was struck, with everything alive again.
+func (w *world) storm(d time.Duration, deadly, pauses []target) map[string]int {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(context.Background(), d+2*time.Minute, errors.New("something did not come back"))
 	defer cancel()
-	rng, killed := w.rng(1), map[string]int{}
+	rng, struck := w.rng(1), map[string]int{}
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		next := time.Now().Add(between(rng, time.Second, 3*time.Second))
-		victims := choose(rng, targets)
+		victims := choose(rng, deadly)
+		switch rng.IntN(9) {
+		case 0, 1:
+			victims = choose(rng, pauses)
+		case 2:
+			victims = append(victims, choose(rng, pauses)...)
+		}
 		for _, v := range victims {
-			killed[v.name]++
+			struck[v.name]++
 		}
 		w.must(w.strike(ctx, rng, victims))
 		pause(ctx, max(time.Until(next), 200*time.Millisecond))
 	}
-	return killed
+	return struck
 }
 
-// strike kills victims at once and brings them back after a while, in any order.
+// strike strikes victims at once and brings them back after a while, in any order. Once in eight times that is long enough for leases to run out.
 func (w *world) strike(ctx context.Context, rng *rand.Rand, victims []target) error {
 	var dying sync.WaitGroup
 	names := make([]string, len(victims))
@@ -80,7 +101,10 @@ func (w *world) strike(ctx context.Context, rng *rand.Rand, victims []target) er
 	}
 	dying.Wait()
 	down := between(rng, 0, 1500*time.Millisecond)
-	w.log("killed %s, for %s", strings.Join(names, ", "), down.Round(time.Millisecond))
+	if rng.IntN(8) == 0 {
+		down = between(rng, 4*time.Second, 11*time.Second)
+	}
+	w.log("struck %s, for %s", strings.Join(names, ", "), down.Round(time.Millisecond))
 	pause(ctx, down)
 	rng.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
 	for _, v := range victims {
@@ -91,12 +115,12 @@ func (w *world) strike(ctx context.Context, rng *rand.Rand, victims []target) er
 	return ctx.Err()
 }
 
-// choose chooses one target, sometimes two, sometimes all.
+// choose chooses one target, often two, sometimes any number.
 func choose(rng *rand.Rand, targets []target) []target {
 	n := 1
 	switch chance := rng.Float64(); {
 	case chance < 0.1:
-		n = len(targets)
+		n = 1 + rng.IntN(len(targets))
 	case chance < 0.4:
 		n = 2
 	}
