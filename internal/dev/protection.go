@@ -38,7 +38,7 @@ type Protection struct {
 }
 
 // propagation is how long after an opening calls may reach the gateway that were let in before it: calls on their way, and those of instances that
-// have not heard of it yet. It is never longer than the cooldown.
+// have not heard of it yet. They count as calls before the opening; the probes of that time are neither counted nor allowed.
 const propagation = time.Second
 
 // stretch is a time in which the fleet's breaker was in one state.
@@ -61,9 +61,9 @@ func stretches(changes []postgres.Change, until time.Time) []stretch {
 		for n < len(changes) && changes[n].Epoch == changes[0].Epoch {
 			n++
 		}
-		same, later := changes[:n], changes[n:]
-		changes = later
-		c := prevailing(same, later)
+		same, rest := changes[:n], changes[n:]
+		changes = rest
+		c := prevailing(same, rest)
 		var from, to breaker.Kind
 		if from.UnmarshalText([]byte(c.From)) != nil || to.UnmarshalText([]byte(c.To)) != nil {
 			continue
@@ -73,10 +73,7 @@ func stretches(changes []postgres.Change, until time.Time) []stretch {
 		if to == last.kind && to != breaker.HalfOpen {
 			continue
 		}
-		at := same[0].At
-		if at.Before(last.from) {
-			at = last.from
-		}
+		at := later(same[0].At, last.from)
 		last.to = at
 		disputed := slices.ContainsFunc(same, func(o postgres.Change) bool { return o.To == breaker.Closed.String() })
 		opened := to == breaker.Open && last.kind == breaker.Closed
@@ -87,9 +84,9 @@ func stretches(changes []postgres.Change, until time.Time) []stretch {
 }
 
 // prevailing is the row, among those of one epoch, that the next epoch followed.
-func prevailing(same, later []postgres.Change) postgres.Change {
+func prevailing(same, rest []postgres.Change) postgres.Change {
 	for _, c := range same {
-		if len(later) > 0 && later[0].From == c.To {
+		if len(rest) > 0 && rest[0].From == c.To {
 			return c
 		}
 	}
@@ -116,25 +113,31 @@ func (p *Protection) calls(c breaker.Config, all []stretch, log []gatewaysim.Cal
 		return n
 	}
 	every := func(gatewaysim.Call) bool { return true }
-	var closed time.Time
+	var closed, known time.Time // since when all know that it is shut
 	for _, s := range all {
 		if s.kind != breaker.Open && s.kind != breaker.HalfOpen {
 			closed = s.from
 			continue
 		}
-		from := s.from
 		if s.news {
-			if from = from.Add(propagation); from.After(s.to) {
-				from = s.to
-			}
+			known = s.from.Add(propagation)
 		}
 		if s.opened {
 			p.Openings++
-			p.BeforeOpening = max(p.BeforeOpening, within(closed, from, inVain))
+			p.BeforeOpening = max(p.BeforeOpening, within(closed, known, inVain))
 		}
-		p.CallsWhileOpen += within(from, s.to, every)
-		p.ProbesAllowed += s.probes(c)
+		if s.to.After(known) {
+			p.CallsWhileOpen += within(later(s.from, known), s.to, every)
+			p.ProbesAllowed += s.probes(c)
+		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // inVain reports whether a call met a gateway that was down or refused the key.

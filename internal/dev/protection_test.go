@@ -57,13 +57,16 @@ func TestCallsAreCountedByTheStateOfTheFleetsBreaker(t *testing.T) {
 	}
 }
 
-func TestCallsOnTheirWayMayNotComeAfterTheCooldown(t *testing.T) {
-	rows := []postgres.Change{change(10, 1, "closed", "open"), change(10.3, 2, "open", "half_open"), change(10.4, 3, "half_open", "open")}
-	log := []gatewaysim.Call{{At: at(10.2)}, {At: at(10.35)}, {At: at(10.5)}, {At: at(10.9)}}
+func TestFirstSecondAfterAnOpeningIsNeitherCountedNorAllowed(t *testing.T) {
+	rows := []postgres.Change{
+		change(10, 1, "closed", "open"), change(10.3, 2, "open", "half_open"), change(10.4, 3, "half_open", "open"),
+		change(10.9, 4, "open", "half_open"), change(11.2, 5, "half_open", "open"),
+	}
+	log := []gatewaysim.Call{{At: at(10.2)}, {At: at(10.35), Down: true}, {At: at(10.95), Down: true}, {At: at(11.05)}, {At: at(11.5)}}
 	var p Protection
 	p.calls(protected, stretches(rows, at(20)), log)
-	if p.CallsWhileOpen != 3 {
-		t.Errorf("calls while open %d, want 3: only the first was on its way", p.CallsWhileOpen)
+	if p.CallsWhileOpen != 2 || p.ProbesAllowed != 4 || p.BeforeOpening != 2 {
+		t.Errorf("calls while open %d, probes allowed %d, calls before %d; want 2, 4, 2", p.CallsWhileOpen, p.ProbesAllowed, p.BeforeOpening)
 	}
 }
 
@@ -99,7 +102,7 @@ func TestProbesOfWhoeverWasKilledAreAllowed(t *testing.T) {
 	}{
 		{"never opened", nil, 0},
 		{"open all the time", []postgres.Change{change(0, 1, "closed", "open")}, 0},
-		{"half-open for less than a lease", []postgres.Change{change(0, 1, "closed", "open"), change(1, 2, "open", "half_open"), change(3.9, 3, "half_open", "closed")}, 4},
+		{"half-open for less than a lease", []postgres.Change{change(0, 1, "closed", "open"), change(2, 2, "open", "half_open"), change(4.9, 3, "half_open", "closed")}, 4},
 		{"for two leases", []postgres.Change{change(0, 1, "closed", "open"), change(1, 2, "open", "half_open"), change(8, 3, "half_open", "closed")}, 10},
 		{"its row was never written", []postgres.Change{change(0, 1, "closed", "open"), change(2, 3, "half_open", "closed")}, 4},
 	} {
