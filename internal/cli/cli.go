@@ -103,8 +103,6 @@ func whereToLook(err error) error {
 		return app.Hint(err, "PostgreSQL refuses the user or the password of database.url")
 	case refusal.Code == "3D000":
 		return app.Hint(err, "there is no database of that name: create it, or mend database.url")
-	case refusal.Code == "53300":
-		return app.Hint(err, "PostgreSQL has no connection left: lower database.max_conns, or raise its max_connections")
 	}
 	return err
 }

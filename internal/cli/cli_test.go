@@ -54,6 +54,8 @@ func TestScripts(t *testing.T) {
 			"database": database,
 			"login":    login,
 			"sql":      runSQL,
+			"lock":     lock,
+			"blocked":  blocked,
 			"broker":   startBroker,
 			"consumer": makeConsumer,
 			"stream":   makeStream,
@@ -157,6 +159,42 @@ func runSQL(ts *testscript.TestScript, _ bool, args []string) {
 		statement = ts.ReadFile(statement)
 	}
 	within(ts, func(ctx context.Context) error { return execute(ctx, ts.Getenv("DATABASE_URL"), statement) })
+}
+
+// lock 'statement': runs it in a transaction that stays open until the script ends.
+func lock(ts *testscript.TestScript, _ bool, args []string) {
+	within(ts, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, ts.Getenv("DATABASE_URL"))
+		if err != nil {
+			return err
+		}
+		ts.Defer(func() { _ = conn.Close(context.Background()) })
+		_, err = conn.Exec(ctx, "begin; "+args[0])
+		return err
+	})
+}
+
+// blocked: waits until a command waits for a lock.
+func blocked(ts *testscript.TestScript, _ bool, _ []string) {
+	within(ts, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, ts.Getenv("DATABASE_URL"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		look := time.NewTicker(10 * time.Millisecond)
+		defer look.Stop()
+		for {
+			var waits bool
+			err := conn.QueryRow(ctx, `
+				select exists (select from pg_stat_activity
+				where datname = current_database() and application_name = 'pollux-cli' and wait_event_type = 'Lock')`).Scan(&waits)
+			if err != nil || waits {
+				return err
+			}
+			<-look.C
+		}
+	})
 }
 
 // broker [empty | plain]: a NATS server with the streams, without them, or without JetStream at all, whose URL is in NATS_URL.
