@@ -228,6 +228,41 @@ func TestWhatAStreamLostIsPublishedAgainHoweverSoonItGrows(t *testing.T) {
 	}
 }
 
+// The loss is seen although all that is left is what the last look saw.
+func TestALossSinceTheLastLookIsSeenByTheRelayThatWasGivenMore(t *testing.T) {
+	r := newRecord(t)
+	d := &disk{made: longAgo}
+	ids := r.finish(t, "p", 10)
+	d.relayAll(t, r.relay, 10)
+	r.look(t, d)
+	ids = append(ids, r.finish(t, "more", 5)...)
+	d.relayAll(t, r.relay, 10)
+	d.lose(5)
+	if found := r.look(t, d); !found.Lost {
+		t.Error("the loss is not seen")
+	}
+	d.relayAll(t, r.relay, 10)
+	if !slices.Equal(d.ids, ids) {
+		t.Errorf("the stream has %d of %d events", len(d.ids), len(ids))
+	}
+}
+
+// A version of a row for each batch would make every batch slow as soon as some transaction anywhere is left open.
+func TestPublishingLeavesNoDeadVersionsOfStreams(t *testing.T) {
+	r := newRecord(t)
+	d := &disk{made: longAgo}
+	r.look(t, d)
+	version := func() string {
+		return query[string](t, r, `select string_agg(ctid || ' ' || xmin, ',' order by name) from pollux.streams`)
+	}
+	before := version()
+	r.finish(t, "p", 20)
+	d.relayAll(t, r.relay, 2)
+	if after := version(); after != before {
+		t.Errorf("%s became %s", before, after)
+	}
+}
+
 // What the broker acknowledged and lost before it was marked is as lost as all else.
 func TestReceiptsOfBeforeALossAreWorthNothing(t *testing.T) {
 	for name, lose := range map[string]func(*disk){

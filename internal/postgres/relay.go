@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,7 @@ type Relay struct {
 	keepAttempts time.Duration
 	jobs         horizon[outbox.Queue]
 	events       horizon[struct{}]
+	given        given
 }
 
 var _ outbox.Record = (*Relay)(nil)
@@ -252,20 +254,22 @@ func (r *Relay) PublishEvents(ctx context.Context, n int, retry time.Duration, p
 		return 0, nil
 	}
 	var events []takenEvent
+	var known map[string]knownStream
+	var spans map[string]span
 	var lost map[string]int
 	err := pgx.BeginFunc(ctx, r.pool, func(tx pgx.Tx) (err error) {
 		if events, err = takeEvents(ctx, tx, fronts[0], n); err != nil || len(events) == 0 {
 			return err
 		}
-		known, err := knownStreams(ctx, tx)
-		if err != nil {
+		if known, err = r.knownStreams(ctx, tx); err != nil {
 			return err
 		}
 		receipts := publish(ctx, published(events))
 		if err := markEvents(ctx, tx, events, receipts, retry); err != nil {
 			return err
 		}
-		lost, err = compare(ctx, tx, known, receipts)
+		spans = sequences(receipts)
+		lost, err = compare(ctx, tx, known, spans)
 		return err
 	})
 	if err != nil {
@@ -275,6 +279,9 @@ func (r *Relay) PublishEvents(ctx context.Context, n int, retry time.Duration, p
 	if len(lost) > 0 {
 		r.events.forget()
 		return len(events), &outbox.LostError{Events: lost}
+	}
+	for name, g := range spans {
+		r.given.note(name, known[name], g.last)
 	}
 	if len(events) < n {
 		r.events.reached(struct{}{}, now.Add(-slack))
@@ -358,16 +365,23 @@ func markEvents(ctx context.Context, tx pgx.Tx, events []takenEvent, receipts []
 	return err
 }
 
-// knownStream is what is known of a stream. The two instants tell whether it is still the same one, with nothing lost since.
+// knownStream is what is known of a stream: a sequence that it had given by then, and its incarnation.
 type knownStream struct {
-	last    int64
-	created time.Time
-	lostAt  *time.Time
+	incarnation
+	last int64
 }
 
-func knownStreams(ctx context.Context, tx pgx.Tx) (map[string]knownStream, error) {
+// incarnation tells whether a stream is still the same one, with nothing lost since. Its zero value is that of a stream that nobody has looked at.
+type incarnation struct{ created, lostAt time.Time }
+
+func (i incarnation) is(other incarnation) bool {
+	return i.created.Equal(other.created) && i.lostAt.Equal(other.lostAt)
+}
+
+// knownStreams is what is known of the streams of events now, before anything more is published.
+func (r *Relay) knownStreams(ctx context.Context, tx pgx.Tx) (map[string]knownStream, error) {
 	rows, err := tx.Query(ctx, `
-		select name, last_sequence, created, lost_at
+		select name, last_sequence, created, coalesce(lost_at, 'epoch')
 		from pollux.streams
 		where name = any ($1)
 		  and isfinite(created)`, []string{message.StreamEvents, message.StreamDead})
@@ -378,49 +392,88 @@ func knownStreams(ctx context.Context, tx pgx.Tx) (map[string]knownStream, error
 	var name string
 	var k knownStream
 	_, err = pgx.ForEachRow(rows, []any{&name, &k.last, &k.created, &k.lostAt}, func() error {
-		known[name] = k
+		known[name] = knownStream{k.incarnation, r.given.by(name, k)}
 		return nil
 	})
 	return known, err
+}
+
+// given remembers the last sequence that this relay was given by each stream. The record has what the last look saw, which may be some seconds
+// older: to write it with every batch would leave so many dead versions of one row that a transaction that is left open anywhere slowed every batch down.
+// The zero value is ready. It is safe for concurrent use.
+type given struct {
+	mu   sync.Mutex
+	last map[string]knownStream
+}
+
+func (g *given) note(stream string, k knownStream, last int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil {
+		g.last = map[string]knownStream{}
+	}
+	if old := g.last[stream]; old.is(k.incarnation) {
+		last = max(last, old.last)
+	}
+	g.last[stream] = knownStream{k.incarnation, last}
+}
+
+// by is the last sequence that a stream had given: what is known of it, or what was given here since.
+func (g *given) by(stream string, k knownStream) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if here := g.last[stream]; here.is(k.incarnation) {
+		return max(k.last, here.last)
+	}
+	return k.last
 }
 
 // reserve is how far below the sequence of a message that was stored after a loss the lost ones may begin: between them lies what other relays had
 // under way at the time. Events that are published again for nothing cost little: the broker or their readers know their ids.
 const reserve = 10_000
 
-// compare holds receipts against what was known of their streams before their messages were sent. A stream that gives a message a sequence that
-// it had given by then has lost what had it, perhaps everything: what was in it is made publishable again. It does so where Observe cannot: a
-// stream may have grown beyond what is remembered of it before anybody looks. An error says that somebody else saw a loss meanwhile: the receipts may be
-// from before it, and worth nothing. It returns how many events of each stream are publishable again.
+// compare holds what streams gave against what was known of them before the messages were sent. A stream that gives a sequence that it had given by
+// then has lost what had it, perhaps everything: what was in it is made publishable again. It does so where Observe cannot: a stream may
+// have grown beyond what is remembered of it before anybody looks. An error says that somebody else saw a loss meanwhile: the receipts may be from before it,
+// and worth nothing. It returns how many events of each stream are publishable again.
 //
-// It comes last in its transaction, since relays side by side wait here for each other.
-func compare(ctx context.Context, tx pgx.Tx, known map[string]knownStream, receipts []outbox.Receipt) (map[string]int, error) {
+// It comes last in its transaction: until that ends a relay that looks at the stream waits.
+func compare(ctx context.Context, tx pgx.Tx, known map[string]knownStream, spans map[string]span) (map[string]int, error) {
 	lost := map[string]int{}
-	given := sequences(receipts)
-	for _, name := range slices.Sorted(maps.Keys(given)) {
+	for _, name := range slices.Sorted(maps.Keys(spans)) {
 		k, ok := known[name]
 		if !ok {
 			continue // nobody has looked at it yet
 		}
-		g := given[name]
-		isLost := g.first <= k.last
-		tag, err := tx.Exec(ctx, `
-			update pollux.streams
-			set last_sequence = case when $5 then $2 else greatest(last_sequence, $2) end,
-			    lost_at = case when $5 then now() else lost_at end
+		// The transaction that puts a loss right locks the row, all others share it.
+		confirm, args := `
+			select 1
+			from pollux.streams
 			where name = $1
-			  and created = $3
-			  and lost_at is not distinct from $4`, name, g.last, k.created, k.lostAt, isLost)
+			  and created = $2
+			  and coalesce(lost_at, 'epoch') = $3
+			for share`, []any{name, k.created, k.lostAt}
+		isLost := spans[name].first <= k.last
+		if isLost {
+			confirm, args = `
+				update pollux.streams
+				set last_sequence = $4, lost_at = now()
+				where name = $1
+				  and created = $2
+				  and coalesce(lost_at, 'epoch') = $3`, append(args, spans[name].last)
+		}
+		tag, err := tx.Exec(ctx, confirm, args...)
 		if err != nil {
 			return nil, err
 		}
 		if tag.RowsAffected() == 0 {
 			return nil, fmt.Errorf("the stream %s lost messages while events were published to it; they are published again", name)
 		}
-		if isLost {
-			if lost[name], err = rearmEvents(ctx, tx, name, g.first-1); err != nil {
-				return nil, err
-			}
+		if !isLost {
+			continue
+		}
+		if lost[name], err = rearmEvents(ctx, tx, name, spans[name].first-1); err != nil {
+			return nil, err
 		}
 	}
 	return lost, nil
@@ -460,24 +513,26 @@ func (r *Relay) Observe(ctx context.Context, name string, look func(context.Cont
 			return err
 		}
 		var created pgtype.Timestamptz
-		var last int64
+		var k knownStream
 		err = tx.QueryRow(ctx, `
-			select created, last_sequence
+			select created, last_sequence, coalesce(lost_at, 'epoch')
 			from pollux.streams
 			where name = $1
-			for update`, name).Scan(&created, &last)
+			for update`, name).Scan(&created, &k.last, &k.lostAt)
 		if err != nil {
 			return err
 		}
+		k.created = created.Time
+		given := r.given.by(name, k)
 		s, err := look(ctx, name)
 		if err != nil {
 			return err
 		}
 		s.Created = s.Created.Truncate(time.Microsecond)
 		known := created.InfinityModifier == pgtype.Finite
-		recreated := known && !created.Time.Equal(s.Created)
-		truncated := known && !recreated && int64(s.LastSequence) < last
-		if known && !recreated && int64(s.LastSequence) == last {
+		recreated := known && !k.created.Equal(s.Created)
+		truncated := known && !recreated && int64(s.LastSequence) < given
+		if known && !recreated && !truncated && int64(s.LastSequence) == k.last {
 			return nil
 		}
 		if found.Lost = recreated || truncated; found.Lost {
