@@ -5,7 +5,7 @@ RACE := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 FUZZTIME ?= 30s
 TOOL = go run -modfile=tools/go.mod
 
-.PHONY: help run test bench lint build fuzz fmt
+.PHONY: help run test evidence bench lint build fuzz fmt
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -16,6 +16,9 @@ run:             ## everything on this machine: PostgreSQL, JetStream, a gateway
 test:            ## all tests: real PostgreSQL, real JetStream, real processes
 	@test -n "$(RACE)" || echo "no C compiler: the tests run without the race detector"
 	go test $(RACE) -shuffle=on -timeout 20m ./...
+
+evidence:        ## gateways in trouble, seen from the gateway's own log; on a machine that does nothing else
+	go test -tags evidence -count=1 -timeout 10m ./internal/dev
 
 bench:           ## the figures of the README, measured here; some minutes
 	cd bench && go run .

@@ -1,3 +1,9 @@
+//go:build evidence
+
+// What a gateway in trouble sees depends on how quickly instances hear of each other, and so on a machine that has time for them: these runs are for
+// themselves, with `make evidence`, and not among tests that share the processors. What must hold on any machine is tested in virtual time (fleet, limit,
+// breaker) and with real processes (chaos).
+
 package dev
 
 import (
