@@ -31,7 +31,7 @@ func stormFor() time.Duration {
 }
 
 func TestNothingIsLostWhenEverythingIsKilled(t *testing.T) {
-	w := build(t, plan{relays: 2, consumers: 3, gateway: stormy()})
+	w := build(t, plan{relays: 2, consumers: 3, gateway: stormy(), set: limited})
 	shop := w.open(40)
 	disk, half := w.rng(2), time.Now().Add(stormFor()/2)
 	// In the first half only: a wipe makes good what was lost before by another fault.
@@ -46,7 +46,7 @@ func TestNothingIsLostWhenEverythingIsKilled(t *testing.T) {
 }
 
 func TestABrokerThatComesBackEmptyCostsOnlyTime(t *testing.T) {
-	w := build(t, plan{relays: 2, consumers: 2, gateway: stormy()})
+	w := build(t, plan{relays: 2, consumers: 2, gateway: stormy(), set: limited})
 	shop, rng := w.open(40), w.rng(1)
 	wiped := w.natsTarget(func() bool { return true })
 	published := 0
@@ -65,10 +65,10 @@ func TestABrokerThatComesBackEmptyCostsOnlyTime(t *testing.T) {
 }
 
 func TestABrokerThatLosesItsLastSecondsCostsOnlyTime(t *testing.T) {
-	w := build(t, plan{relays: 2, consumers: 2, gateway: stormy()})
+	w := build(t, plan{relays: 2, consumers: 2, gateway: stormy(), set: limited})
 	shop, rng := w.open(40), w.rng(1)
-	w.storeEvents(100)
-	for i := range 4 {
+	w.storeEvents(50)
+	for i := range 3 {
 		image := filepath.Join(w.dir, fmt.Sprintf("image-%d", i))
 		w.must(w.nats.snapshot(image))
 		w.storeEvents(1 + rng.IntN(60))
@@ -79,7 +79,7 @@ func TestABrokerThatLosesItsLastSecondsCostsOnlyTime(t *testing.T) {
 			}
 			return w.nats.start(ctx)
 		}}}))
-		w.storeEvents(100)
+		w.storeEvents(60)
 	}
 	all := shop.close()
 	w.calm()
@@ -123,6 +123,7 @@ func (w *world) underway() int64 {
 }
 
 func TestAPausedConsumerChangesNothing(t *testing.T) {
+	t.Parallel() // with the others that mostly wait
 	w := build(t, plan{relays: 1, consumers: 1, gateway: steady(400 * time.Millisecond)})
 	all := w.trackAtOnce(120)
 	w.until("the consumer has polls in hand", func(context.Context) (bool, error) { return w.underway() >= 8, nil })
@@ -159,6 +160,7 @@ var patient = []string{
 }
 
 func TestADrainBurnsNoAttempt(t *testing.T) {
+	t.Parallel() // with the others that mostly wait
 	w := build(t, plan{relays: 1, consumers: 1, gateway: steady(250 * time.Millisecond), set: patient})
 	all := w.trackAtOnce(150)
 	old := w.consumers[0]
@@ -212,6 +214,7 @@ func (w *world) checkPolls(all []tracked) {
 }
 
 func TestASecondSignalEndsADrain(t *testing.T) {
+	t.Parallel() // with the others that mostly wait
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
