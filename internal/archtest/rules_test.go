@@ -35,7 +35,7 @@ var (
 	pure = []string{"./internal/payment/...", "./internal/redelivery/...", "./internal/message/...", "./internal/gateway"}
 
 	// useCases say what happens, through small interfaces of their own.
-	useCases = []string{"./internal/outbox/...", "./internal/consumer/...", "./internal/deadletter/...", "./internal/webhook/...", "./internal/breaker/..."}
+	useCases = []string{"./internal/outbox/...", "./internal/consumer/...", "./internal/deadletter/...", "./internal/webhook/...", "./internal/breaker/...", "./internal/fleet/...", "./internal/limit/..."}
 
 	// adapters know one outside thing each. The packages below gateway are adapters of gateways, and what these share.
 	adapters = []string{"./internal/postgres/...", "./internal/broker/...", "./internal/gateway/*", "./internal/telemetry/..."}
