@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pollux/internal/deadletter"
@@ -45,14 +46,16 @@ func TestEveryReasonOfADeadLetterIsExplained(t *testing.T) {
 }
 
 func TestHowLongAgo(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Minute: "0s ago", 0: "0s ago", 59 * time.Second: "59s ago", time.Minute: "1m ago", 59*time.Minute + 30*time.Second: "59m ago",
-		time.Hour: "1h ago", 47 * time.Hour: "47h ago", 48 * time.Hour: "2d ago", 100 * 24 * time.Hour: "100d ago",
-	} {
-		if got := ago(time.Now().Add(-d)); got != want {
-			t.Errorf("%s: %q, wanted %q", d, got, want)
+	synctest.Test(t, func(t *testing.T) { // where no time passes between the lines
+		for d, want := range map[time.Duration]string{
+			-time.Minute: "0s ago", 0: "0s ago", time.Minute - 1: "59s ago", time.Minute: "1m ago", time.Hour - 1: "59m ago",
+			time.Hour: "1h ago", 48*time.Hour - 1: "47h ago", 48 * time.Hour: "2d ago", 100 * 24 * time.Hour: "100d ago",
+		} {
+			if got := ago(time.Now().Add(-d)); got != want {
+				t.Errorf("%s: %q, wanted %q", d, got, want)
+			}
 		}
-	}
+	})
 }
 
 func TestLastAnswerSaysNothingTwice(t *testing.T) {
