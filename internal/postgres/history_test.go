@@ -190,7 +190,7 @@ func (w *worker) pass(ctx context.Context) error {
 	return again(ctx, w.pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			update pollux.poll_jobs
-			set next_poll_at = least(next_poll_at, now()), locked_until = least(locked_until, now())
+			set next_poll_at = least(next_poll_at, now()), locked_until = case when lock_token is not null then least(locked_until, now()) end
 			where payment_id in (select payment_id from pollux.poll_jobs where payment_id % 3 = $1 and state <> 'dead' order by payment_id for update)`, w.rand.IntN(3))
 		return err
 	})
@@ -315,7 +315,7 @@ func (h *history) end() {
 		return
 	}
 	for {
-		h.exec(t, `update pollux.poll_jobs set next_poll_at = least(next_poll_at, now()), locked_until = least(locked_until, now()) where state <> 'dead'`)
+		h.exec(t, `update pollux.poll_jobs set next_poll_at = least(next_poll_at, now()), locked_until = case when lock_token is not null then least(locked_until, now()) end where state <> 'dead'`)
 		h.relay.jobs.forget()
 		h.record.replay(t, h.openLetters(t, deadletter.Filter{}), 0, 0)
 		jobs := h.record.claim(t, 1000, time.Minute)

@@ -18,9 +18,10 @@ func TestErrorsKeepRowContentsAndPasswordsToThemselves(t *testing.T) {
 	const secret = "sk_live_4242424242424242"
 	r := newRecord(t)
 	r.exec(t, `insert into pollux.payments (gateway, reference, amount_minor, currency) values ('sim', $1, 1, 'EUR')`, secret)
+	r.exec(t, `create table checked (reference text, n int constraint payments_n check (n > 0))`)
 	for _, sql := range []string{
-		`insert into pollux.payments (gateway, reference, amount_minor, currency) values ('sim', $1, 1, 'EUR')`,  // a key that exists
-		`insert into pollux.payments (gateway, reference, amount_minor, currency) values ('sim', $1, -1, 'EUR')`, // a row that fails a check
+		`insert into pollux.payments (gateway, reference, amount_minor, currency) values ('sim', $1, 1, 'EUR')`, // a key that exists
+		`insert into checked (reference, n) values ($1, -1)`,                                                    // a row that fails a check
 	} {
 		_, err := r.pool.Exec(t.Context(), sql, secret)
 		var pg *pgconn.PgError
@@ -138,7 +139,7 @@ func TestTheSchemaTakesTheNamesThatSubjectsTake(t *testing.T) {
 			rapid.StringN(0, 4, -1).Filter(func(s string) bool { return !strings.Contains(s, "\x00") }),
 		).Draw(t, "name")
 		var fault *string
-		err := r.pool.QueryRow(t.Context(), `select pollux.payment_fault($1, '', 'r', '', 'standard', 'normal', 1, 'EUR', '0', null, null, null)`, name).Scan(&fault)
+		err := r.pool.QueryRow(t.Context(), `select pollux.payment_fault($1, '', 'r', '', 'standard', 'normal', 1, 'EUR', now(), null, null, null)`, name).Scan(&fault)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -219,6 +219,8 @@ func TestAJobHasALeaseExactlyWhileItIsOut(t *testing.T) {
 		`state = 'in_flight'`,
 		`state = 'held', lock_token = gen_random_uuid()`,
 		`state = 'held', locked_until = now()`,
+		`state = 'deferred'`,
+		`locked_until = now()`,
 		`lock_token = gen_random_uuid(), locked_until = now()`,
 		`state = 'dead', lock_token = gen_random_uuid(), locked_until = now()`,
 		`state = 'asleep'`,

@@ -11,6 +11,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"pgregory.net/rapid"
+
+	"pollux/internal/payment"
 )
 
 func pgCode(err error) string {
@@ -143,23 +146,79 @@ func TestAPaymentThatCannotBeTrackedIsRefusedByName(t *testing.T) {
 	}
 }
 
-func TestWhatIsInsertedPastTheFunctionsIsCheckedAsWell(t *testing.T) {
+func TestWhatIsWrittenPastTheFunctionsIsCheckedAsWell(t *testing.T) {
 	r := newRecord(t)
+	id := r.insert(t, "good", payment.Pending)
 	for column, value := range map[string]string{
 		"gateway": `'a.b'`, "reference": `'a b'`, "amount_minor": `-1`, "currency": `'eur'`, "class": `'High'`, "account": `'a b'`, "merchant_reference": `E'a\nb'`,
-		"lane": `'urgent'`, "poll_after": `'infinity'`, "expires_at": `'infinity'`, "created_at": `'-infinity'`, "traceparent": `'00-xyz'`, "status": `'done'`,
-		"status_source": `'me'`, "metadata": `jsonb_build_object('x', (select string_agg(md5(g::text), '') from generate_series(1, 1000) g))`,
+		"lane": `'urgent'`, "poll_after": `'infinity'`, "expires_at": `'infinity'`, "created_at": `'-infinity'`, "traceparent": `'00-xyz'`,
+		"metadata": `jsonb_build_object('x', (select string_agg(md5(g::text), '') from generate_series(1, 1000) g))`,
+		"status":   `'done'`, "status_source": `'me'`, "status_detail": `repeat('x', 256)`,
 	} {
-		columns := map[string]string{"gateway": `'sim'`, "reference": `'r'`, "amount_minor": `1`, "currency": `'EUR'`}
+		columns := map[string]string{"gateway": `'sim'`, "reference": `'r'`, "amount_minor": `1`, "currency": `'EUR'`, "status": `'failed'`, "status_source": `'poll'`}
 		columns[column] = value
 		var names, values []string
 		for n, v := range columns {
 			names, values = append(names, n), append(values, v)
 		}
 		_, err := r.pool.Exec(t.Context(), `insert into pollux.payments (`+strings.Join(names, ", ")+`) values (`+strings.Join(values, ", ")+`)`)
-		if pgCode(err) != "23514" {
-			t.Errorf("%s %s: %v", column, value, err)
+		if pgCode(err) != "22023" {
+			t.Errorf("insert %s %s: %v", column, value, err)
 		}
+		_, err = r.pool.Exec(t.Context(), `update pollux.payments set status = 'failed', status_source = 'poll', `+column+` = `+value+` where id = $1`, int64(id))
+		if !strings.HasPrefix(column, "status") && pgCode(err) != "22023" {
+			t.Errorf("update %s %s: %v", column, value, err)
+		}
+	}
+	for _, set := range []string{`status = 'done', status_source = 'poll'`, `status = 'failed', status_source = 'me'`, `status = 'failed'`, `status_detail = repeat('x', 256)`,
+		`status = 'failed', status_source = 'poll', status_detail = repeat('x', 256)`} {
+		if _, err := r.pool.Exec(t.Context(), `update pollux.payments set `+set); pgCode(err) != "23514" {
+			t.Errorf("update %s: %v", set, err)
+		}
+	}
+	if n := r.payments(t); n != 1 {
+		t.Errorf("%d payments", n)
+	}
+}
+
+// Payments that pass at one look must be those that pass argument by argument.
+func TestOneLookAtAPaymentSaysWhatTwelveSay(t *testing.T) {
+	r := newRecord(t)
+	odd := rapid.OneOf(rapid.StringMatching(`[a-zA-Z0-9_.:\- \n~!é-]{0,5}`), rapid.StringOfN(rapid.RuneFrom([]rune("aA0- ")), 60, 70, -1),
+		rapid.StringOfN(rapid.RuneFrom([]rune("a1")), 125, 260, -1))
+	passed := 0
+	rapid.Check(t, func(t *rapid.T) {
+		args := []any{
+			rapid.SampledFrom([]string{"sim", "a_b-1"}).Draw(t, "gateway"), rapid.SampledFrom([]string{"", "acct_1.x:y"}).Draw(t, "account"),
+			rapid.SampledFrom([]string{"pay_1", "~!x"}).Draw(t, "reference"), rapid.SampledFrom([]string{"", "ü„"}).Draw(t, "merchant_reference"),
+			rapid.SampledFrom([]string{"standard", "c-1"}).Draw(t, "class"), rapid.SampledFrom([]string{"high", "normal", "low"}).Draw(t, "lane"),
+			rapid.SampledFrom([]string{"EUR", "JPY"}).Draw(t, "currency"),
+			rapid.SampledFrom([]string{"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319--b7ad6b7169203331-01"}).Draw(t, "traceparent"),
+			rapid.Int64Range(-1, 9).Draw(t, "amount_minor"), rapid.SampledFrom([]string{"0", "1 day", "366 days", "367 days"}).Draw(t, "first_poll_after"),
+		}
+		if wrong := rapid.IntRange(-4, 7).Draw(t, "wrong"); wrong >= 0 {
+			args[wrong] = odd.Draw(t, "value")
+		}
+		var fault *string
+		tx, err := r.pool.Begin(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback(context.Background())
+		if err := tx.QueryRow(context.Background(), `select pollux.payment_fault($1, $2, $3, $4, $5, $6, $9, $7, now() + $10::text::interval, null, null, $8)`, args...).Scan(&fault); err != nil {
+			t.Fatal(err)
+		}
+		_, err = tx.Exec(context.Background(), `insert into pollux.payments (gateway, account, reference, merchant_reference, class, lane, currency, traceparent, amount_minor, poll_after)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, now() + $10::text::interval)`, args...)
+		if (err == nil) != (fault == nil) {
+			t.Fatalf("argument by argument it says %v, at one look %v", fault, err)
+		}
+		if err == nil {
+			passed++
+		}
+	})
+	if passed == 0 {
+		t.Error("no payment passed: the test does not show what it is about")
 	}
 }
 
