@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -101,12 +102,14 @@ func TestEverythingAtOnce(t *testing.T) {
 	client := &http.Client{Transport: tr, Timeout: 5 * time.Second}
 	payments := s.Generate(50, "p")
 	var wg sync.WaitGroup
+	var answered atomic.Int64
 	for range 8 {
 		wg.Go(func() {
 			for i := range 200 {
 				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 				resp, err := ask(ctx, client, s, payments[i%len(payments)].Reference)
 				if err == nil {
+					answered.Add(1)
 					_, _ = io.CopyN(io.Discard, resp.Body, 100)
 					resp.Body.Close()
 				}
@@ -130,8 +133,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	})
 	wg.Wait()
 	calls := s.Stats().Calls
-	if calls < 8*200 {
-		t.Errorf("%d calls", calls)
+	if n := answered.Load(); n == 0 || calls < n {
+		t.Errorf("%d calls, %d were answered", calls, n)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(time.Millisecond) {
 		if kept, dropped := s.journal.counts(); kept+dropped == calls {
