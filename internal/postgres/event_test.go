@@ -138,6 +138,7 @@ func TestARelayThatDiesLeavesItsEventsUnpublished(t *testing.T) {
 	r := newRecord(t)
 	ids := r.finish(t, "p", 5)
 	dying := openRecord(t, r.url)
+	dying.relay.events.reached(struct{}{}, time.Now().Add(time.Hour)) // so that it finds the events with a sweep
 	_, err := dying.relay.PublishEvents(t.Context(), 10, time.Second, func(ctx context.Context, events []outbox.Event) []outbox.Receipt {
 		if n := r.publish(t, 10, time.Second, &broker{}); n != 0 {
 			t.Errorf("another relay takes %d of the same events", n)
@@ -156,13 +157,15 @@ func TestARelayThatDiesLeavesItsEventsUnpublished(t *testing.T) {
 	if n := r.unpublished(t); n != 5 {
 		t.Fatalf("%d events are unpublished", n)
 	}
-	for _, survivor := range []*record{r, dying} { // the other relay at the latest with its next sweep, the same one at once
-		var b broker
-		eventually(t, "the events are published after all", func() bool { return survivor.publish(t, 10, time.Second, &b) > 0 })
-		if !slices.Equal(b.stored, ids) {
-			t.Errorf("published %v", b.stored)
-		}
-		r.exec(t, `update pollux.outbox set published_at = null, stream = null, stream_seq = null`)
+	var b broker
+	if n := dying.publish(t, 10, time.Second, &b); n != 5 || !slices.Equal(b.stored, ids) {
+		t.Errorf("the same relay publishes %v", b.stored)
+	}
+	r.exec(t, `update pollux.outbox set published_at = null, stream = null, stream_seq = null`)
+	b.stored = nil
+	eventually(t, "another relay publishes them, with its next sweep at the latest", func() bool { return r.publish(t, 10, time.Second, &b) > 0 })
+	if !slices.Equal(b.stored, ids) {
+		t.Errorf("another relay publishes %v", b.stored)
 	}
 }
 

@@ -163,6 +163,16 @@ func TestAPaymentThatDiesAgainKeepsItsLetter(t *testing.T) {
 	}
 }
 
+func TestAPaymentThatIsPolledIsNotBuried(t *testing.T) {
+	r := newRecord(t)
+	r.track(t, "p", 1)
+	r.exec(t, `select pollux.bury(1, 'attempts', '', 0::smallint, '', '', '', '', '', null)`)
+	if n := query[int](t, r, `select count(*) from pollux.dead_letters`); n != 0 {
+		t.Error("a payment whose job lives is with a person")
+	}
+	requireSound(t, r)
+}
+
 func TestLettersAreListedByPageAndFilter(t *testing.T) {
 	r := newRecord(t)
 	r.exec(t, `insert into pollux.dead_letters (gateway, account, class, reason, body, subject, died_at)

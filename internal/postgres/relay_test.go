@@ -284,7 +284,11 @@ func TestWhatIsReleasedIsDueAtOnce(t *testing.T) {
 	r := newRecord(t)
 	ctx := t.Context()
 	r.track(t, "p", 20)
+	r.exec(t, `update pollux.poll_jobs set next_poll_at = now() - interval '1 hour'`)
 	jobs := r.claim(t, 20, time.Minute)
+	if more := r.claim(t, 20, time.Minute); len(more) != 0 { // by now the relay looks for jobs that are due since then
+		t.Fatalf("%d jobs are left", len(more))
+	}
 	r.exec(t, `update pollux.poll_jobs set lock_token = gen_random_uuid() where payment_id <= 5`) // somebody else has them by now
 	r.exec(t, `update pollux.poll_jobs set state = 'held' where payment_id between 6 and 8`)      // their message arrived and was recorded
 	slices.Reverse(jobs)
