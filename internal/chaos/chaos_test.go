@@ -54,7 +54,7 @@ func TestABrokerThatComesBackEmptyCostsOnlyTime(t *testing.T) {
 		w.storeEvents(150)
 		published = w.published()
 		w.log("%d events are published", published)
-		w.must(w.strike(context.Background(), rng, []target{wiped}))
+		w.must(w.strike(context.Background(), rng, []target{wiped}, between(rng, 0, 1500*time.Millisecond)))
 	}
 	all := shop.close()
 	w.calm()
@@ -77,12 +77,13 @@ func TestABrokerThatLosesItsLastSecondsCostsOnlyTime(t *testing.T) {
 		w.must(w.nats.snapshot(image))
 		w.storeEvents(1 + rng.IntN(60))
 		w.log("a power cut: %d events were stored, and what was stored since the disk was synced is lost", w.published())
-		w.must(w.strike(context.Background(), rng, []target{{"NATS", w.nats.kill, func(ctx context.Context) error {
+		restored := target{"NATS", w.nats.kill, func(ctx context.Context) error {
 			if err := errors.Join(w.nats.wipe(), os.Rename(image, w.nats.store)); err != nil {
 				return err
 			}
 			return w.nats.start(ctx)
-		}}}))
+		}}
+		w.must(w.strike(context.Background(), rng, []target{restored}, between(rng, 0, 1500*time.Millisecond)))
 		w.storeEvents(60)
 	}
 	all := shop.close()

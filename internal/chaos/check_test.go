@@ -403,7 +403,6 @@ type event struct {
 	Payment int64  `json:"payment_id"`
 	Status  string `json:"status"`
 	header  string // its id for the broker
-	copies  int
 }
 
 // events reads both streams of events whole.
@@ -445,7 +444,7 @@ func readStream(ctx context.Context, js jetstream.JetStream, name string, all ma
 		if err := json.Unmarshal(m.Data(), &e); err != nil {
 			return err
 		}
-		e.header, e.copies = m.Headers().Get(message.HeaderID), all[e.ID].copies+1
+		e.header = m.Headers().Get(message.HeaderID)
 		all[e.ID] = e
 	}
 	return nil

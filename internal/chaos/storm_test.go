@@ -85,14 +85,18 @@ func (w *world) storm(d time.Duration, deadly, pauses []target) map[string]int {
 		for _, v := range victims {
 			struck[v.name]++
 		}
-		w.must(w.strike(ctx, rng, victims))
+		down := between(rng, 0, 1500*time.Millisecond)
+		if rng.IntN(8) == 0 { // long enough for leases to run out
+			down = between(rng, 4*time.Second, 11*time.Second)
+		}
+		w.must(w.strike(ctx, rng, victims, down))
 		pause(ctx, max(time.Until(next), 200*time.Millisecond))
 	}
 	return struck
 }
 
-// strike strikes victims at once and brings them back after a while, in any order. Once in eight times that is long enough for leases to run out.
-func (w *world) strike(ctx context.Context, rng *rand.Rand, victims []target) error {
+// strike strikes victims at once and brings them back after a while, in any order.
+func (w *world) strike(ctx context.Context, rng *rand.Rand, victims []target, down time.Duration) error {
 	var dying sync.WaitGroup
 	names := make([]string, len(victims))
 	for i, v := range victims {
@@ -100,10 +104,6 @@ func (w *world) strike(ctx context.Context, rng *rand.Rand, victims []target) er
 		dying.Go(v.kill)
 	}
 	dying.Wait()
-	down := between(rng, 0, 1500*time.Millisecond)
-	if rng.IntN(8) == 0 {
-		down = between(rng, 4*time.Second, 11*time.Second)
-	}
 	w.log("struck %s, for %s", strings.Join(names, ", "), down.Round(time.Millisecond))
 	pause(ctx, down)
 	rng.Shuffle(len(victims), func(i, j int) { victims[i], victims[j] = victims[j], victims[i] })
