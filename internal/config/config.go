@@ -108,6 +108,7 @@ type Policy struct {
 	MaxAttempts       int           `koanf:"max_attempts"`       // Answered polls before a person is asked. 0: no bound.
 	MaxFailures       int           `koanf:"max_failures"`       // Failed calls in a row before a person is asked. 0: no bound, so that an outage costs no payment its place; the window still ends it.
 	Window            time.Duration `koanf:"window"`             // Age of a payment at which a person is asked. `0s`: no bound.
+	OutageGrace       time.Duration `koanf:"outage_grace"`       // How long past its window a payment still sleeps behind an open breaker, to be polled when the gateway is back, before a person is asked. `0s`: not at all; at most 30d.
 	HoldLimit         time.Duration `koanf:"hold_limit"`         // The longest delay that the broker keeps a message for; longer ones sleep in the database. At most 5m; `0s`: never hold.
 	NotFoundGrace     time.Duration `koanf:"not_found_grace"`    // How long after it was tracked a payment may be unknown to its gateway: gateways show new payments late.
 	UnauthorizedDelay time.Duration `koanf:"unauthorized_delay"` // At least so long after the gateway refused our key.

@@ -68,6 +68,7 @@ func standardPolicy() Policy {
 		},
 		Error:             Curve{Base: 500 * time.Millisecond, Cap: 10 * time.Minute, Jitter: full},
 		Window:            day,
+		OutageGrace:       day,
 		HoldLimit:         30 * time.Second,
 		NotFoundGrace:     2 * time.Minute,
 		UnauthorizedDelay: time.Minute,
@@ -88,6 +89,7 @@ func highValuePolicy() Policy {
 	p.Error = Curve{Base: 250 * time.Millisecond, Cap: 15 * time.Second, Jitter: full}
 	p.MaxAttempts = 9
 	p.Window = 5 * time.Minute
+	p.OutageGrace = time.Hour
 	p.NotFoundGrace = time.Minute
 	p.UnauthorizedDelay = 10 * time.Second
 	p.MaxRetryAfter = time.Minute
@@ -101,6 +103,7 @@ func backgroundPolicy() Policy {
 	p.Error = Curve{Base: 5 * time.Second, Cap: time.Hour, Jitter: full}
 	p.MaxAttempts = 3
 	p.Window = 3 * day
+	p.OutageGrace = 3 * day
 	p.NotFoundGrace = 10 * time.Minute
 	p.UnauthorizedDelay = 10 * time.Minute
 	p.MaxRetryAfter = 6 * time.Hour

@@ -62,6 +62,7 @@ func (p Policy) named(name string) redelivery.Policy {
 		MaxAttempts:       p.MaxAttempts,
 		MaxFailures:       p.MaxFailures,
 		Window:            p.Window,
+		OutageGrace:       p.OutageGrace,
 		HoldLimit:         p.HoldLimit,
 		NotFoundGrace:     p.NotFoundGrace,
 		UnauthorizedDelay: p.UnauthorizedDelay,

@@ -462,20 +462,11 @@ func (c *Consumer) ask(ctx context.Context, t *task) (answer gateway.Answer) {
 	})
 }
 
-// lookAfter is when a deferred poll is published again although nobody has woken it: its message may be lost, or its deadline come.
-const lookAfter = 6 * time.Hour
-
 func (c *Consumer) result(t *task) Result {
 	d := t.disposition
 	r := Result{
 		Payment: t.poll.Payment, Gateway: c.cfg.Gateway, Account: t.job.Payment.Account, Token: t.poll.Token, Revision: t.job.Revision,
 		Disposition: d, Policy: t.policy.Name, DueAt: t.job.DueAt, StartedAt: t.job.ReadAt, TraceID: traceID(t.traceParent),
-	}
-	if d.Verb == redelivery.Defer {
-		r.Disposition.Delay = lookAfter
-		if t.job.HasDeadline && t.job.UntilEnd < lookAfter {
-			r.Disposition.Delay = max(t.job.UntilEnd, redelivery.MinDelay)
-		}
 	}
 	if t.seen.Answer != nil {
 		r.Polled, r.Answer = true, t.answer

@@ -74,7 +74,11 @@ func TestDecisionsAtTheLimits(t *testing.T) {
 		"last attempt succeeds":                    {observed(gateway.Final, func(o *obs) { o.Counters.Attempts = 4; o.Age = 99 * time.Hour; o.HasDeadline = true }), redelivery.Resolve, redelivery.ReasonResolved, 0},
 		"failure before the last":                  {observed(gateway.Malformed, func(o *obs) { o.Counters.Failures = 2 }), redelivery.Hold, redelivery.ReasonFailure, 4 * time.Second},
 		"last failure":                             {observed(gateway.Malformed, func(o *obs) { o.Counters.Failures = 3 }), redelivery.DeadLetter, redelivery.ReasonFailures, 0},
-		"last failure is the breaker's":            {observed(gateway.Malformed, func(o *obs) { o.Counters.Failures = 3; o.Open = true; o.Age = 24 * time.Hour }), redelivery.Defer, redelivery.ReasonCircuitOpen, 0},
+		"last failure is the breaker's":            {observed(gateway.Malformed, func(o *obs) { o.Counters.Failures = 3; o.Open = true }), redelivery.Defer, redelivery.ReasonCircuitOpen, 2*time.Hour + 50*time.Minute},
+		"asleep until the deadline":                {unasked(func(o *obs) { o.Open = true; o.HasDeadline = true; o.UntilDeadline = time.Minute }), redelivery.Defer, redelivery.ReasonCircuitOpen, time.Minute},
+		"asleep just inside the outage grace":      {unasked(func(o *obs) { o.Open = true; o.Age = 3*time.Hour - 1 }), redelivery.Defer, redelivery.ReasonCircuitOpen, redelivery.MinDelay},
+		"asleep past the outage grace":             {unasked(func(o *obs) { o.Open = true; o.Age = 3 * time.Hour }), redelivery.DeadLetter, redelivery.ReasonWindow, 0},
+		"a refused key past the outage grace":      {observed(gateway.Unauthorized, func(o *obs) { o.Open = true; o.Age = 99 * time.Hour; o.HasDeadline = true }), redelivery.Defer, redelivery.ReasonCircuitOpen, redelivery.MinDelay},
 		"an answer while the breaker is open":      {observed(gateway.Pending, func(o *obs) { o.Open = true }), redelivery.Park, redelivery.ReasonStillPending, time.Minute},
 		"just inside the window":                   {observed(gateway.Pending, func(o *obs) { o.Age = time.Hour - 1 }), redelivery.Park, redelivery.ReasonStillPending, time.Minute},
 		"at the window":                            {observed(gateway.Pending, func(o *obs) { o.Age = time.Hour }), redelivery.DeadLetter, redelivery.ReasonWindow, 0},
@@ -182,6 +186,10 @@ func TestEveryObservationHasOneDisposition(t *testing.T) {
 			if d.Delay < redelivery.MinDelay || d.Delay > redelivery.MaxDelay {
 				t.Fatalf("%s for %s", d.Verb, d.Delay)
 			}
+		case redelivery.Defer:
+			if d.Delay < redelivery.MinDelay || d.Delay > redelivery.LookAgain {
+				t.Fatalf("%s for %s", d.Verb, d.Delay)
+			}
 		default:
 			if d.Delay != 0 {
 				t.Fatalf("%s with a delay of %s", d.Verb, d.Delay)
@@ -265,7 +273,9 @@ func TestCountersAreNeverMixed(t *testing.T) {
 			case gateway.Final, gateway.Pending, gateway.UnknownStatus, gateway.Mismatch:
 				want.Attempts, want.Failures, want.NotFounds = one(want.Attempts), 0, 0
 			case gateway.Transport, gateway.Malformed:
-				want.Failures = one(want.Failures)
+				if !o.Open {
+					want.Failures = one(want.Failures)
+				}
 			case gateway.NotFound:
 				want.NotFounds, want.Failures = one(want.NotFounds), 0
 				if o.Age > p.NotFoundGrace {
@@ -299,12 +309,17 @@ func TestDeadLettersExactlyAtTheBounds(t *testing.T) {
 			redelivery.ReasonFailures: p.MaxFailures > 0 && d.Counters.Failures >= p.MaxFailures,
 			redelivery.ReasonWindow:   p.Window > 0 && o.Age >= p.Window,
 		}
+		asleep := map[redelivery.Reason]bool{ // behind an open breaker there is no last poll
+			redelivery.ReasonDeadline: reached[redelivery.ReasonDeadline],
+			redelivery.ReasonWindow:   reached[redelivery.ReasonWindow] && o.Age-p.Window >= min(p.OutageGrace, 30*24*time.Hour),
+		}
 		want := map[redelivery.Reason]bool{} // the reasons that may be given
 		switch {
 		case o.Answer == nil:
+			if o.Open && o.UntilDue <= redelivery.Early {
+				want = asleep
+			}
 			want[redelivery.ReasonPoison] = p.PoisonDeliveries > 0 && o.Unrecorded >= p.PoisonDeliveries
-			// behind an open breaker there is no last poll
-			want[redelivery.ReasonDeadline] = o.Open && o.UntilDue <= redelivery.Early && reached[redelivery.ReasonDeadline]
 		case o.Answer.Class == gateway.Mismatch:
 			want[redelivery.ReasonMismatch] = true
 		case o.Answer.Class == gateway.NotFound && o.Age <= p.NotFoundGrace:
@@ -314,8 +329,10 @@ func TestDeadLettersExactlyAtTheBounds(t *testing.T) {
 			want[redelivery.ReasonNotFound] = d.Counters.NotFounds >= redelivery.NotFoundConfirmations
 		case o.Answer.Class == gateway.Pending || o.Answer.Class == gateway.UnknownStatus:
 			want = reached
-		case (o.Answer.Class == gateway.Transport || o.Answer.Class == gateway.Malformed || o.Answer.Class == gateway.Final) && !o.Open:
-			want = reached
+		case o.Answer.Class == gateway.Transport || o.Answer.Class == gateway.Malformed || o.Answer.Class == gateway.Final:
+			if want = reached; o.Open {
+				want = asleep
+			}
 		}
 		any := false
 		for _, is := range want {

@@ -64,6 +64,7 @@ var examplePolicy = redelivery.Policy{
 	MaxAttempts:       5,
 	MaxFailures:       4,
 	Window:            time.Hour,
+	OutageGrace:       2 * time.Hour,
 	HoldLimit:         30 * time.Second,
 	NotFoundGrace:     2 * time.Minute,
 	UnauthorizedDelay: 5 * time.Minute,
@@ -147,13 +148,16 @@ func observe(t *testing.T, o redelivery.Observation, example string) redelivery.
 	return o
 }
 
+// short drops what a duration has none of.
+var short = strings.NewReplacer("h0m0s", "h", "m0s", "m")
+
 // told writes a disposition as the page does.
 func told(d redelivery.Disposition) string {
 	switch {
 	case d.Verb == redelivery.Resolve:
 		return fmt.Sprintf("%s %s", d.Verb, d.Status)
 	case d.Delay != 0:
-		return fmt.Sprintf("%s %s", d.Verb, strings.TrimSuffix(strings.TrimSuffix(d.Delay.String(), "0s"), "m0"))
+		return fmt.Sprintf("%s %s", d.Verb, short.Replace(d.Delay.String()))
 	}
 	return d.Verb.String()
 }

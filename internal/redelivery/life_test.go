@@ -123,6 +123,7 @@ func TestAnOutageCostsAPaymentNothing(t *testing.T) {
 // A gateway that is down for a day probes with the payment at the front again and again.
 func TestAProbeOfAnOutageStaysWhole(t *testing.T) {
 	p := examplePolicy
+	p.OutageGrace = 24 * time.Hour
 	o := exampleObservation()
 	for minute := range 24 * 60 {
 		o.Open, o.Answer = false, nil

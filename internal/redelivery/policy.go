@@ -17,6 +17,8 @@ const (
 	Early = 5 * time.Millisecond
 	// LocalDelay is how long a delivery goes back for when the trouble is ours.
 	LocalDelay = time.Second
+	// LookAgain is how long a deferred payment sleeps at most before it is looked at again, though the breaker woke nobody: its message may be lost.
+	LookAgain = 6 * time.Hour
 	// NotFoundConfirmations is how many answers in a row must say "not found", the last of them past the grace, before a person is
 	// asked. One 404 proves nothing: gateways answer it for payments that they created a moment ago, and from a replica that lags.
 	NotFoundConfirmations = 3
@@ -30,12 +32,16 @@ type Policy struct {
 	MaxAttempts       int           // answered calls before a person is asked; 0 means no bound
 	MaxFailures       int           // consecutive failed calls before a person is asked; 0 means no bound
 	Window            time.Duration // age at which a person is asked; 0 means no bound
+	OutageGrace       time.Duration // how long past its window a payment sleeps behind an open breaker before a person is asked; without a window it sleeps on
 	HoldLimit         time.Duration // the longest delay that the broker keeps a message for; what is longer is parked
 	NotFoundGrace     time.Duration // how long "not found" is normal, by the payment's age
 	UnauthorizedDelay time.Duration // at least so long after a refused key
 	MaxRetryAfter     time.Duration // what a gateway asks for beyond this is cut to it
 	PoisonDeliveries  int           // deliveries without a record before a message is poison; 0 means never
 }
+
+// maxOutageGrace is the longest outage grace: a person should hear within a month.
+const maxOutageGrace = 30 * 24 * time.Hour
 
 // Curve says how long to wait after the n-th time, n from 0. Either List is set, and its last element repeats, or the
 // delay is min(Cap, Base·2ⁿ).
@@ -149,6 +155,9 @@ func (p Policy) Validate() error {
 	}
 	if p.MaxFailures == 0 && p.Window == 0 {
 		bad("max_failures and window are both 0: a payment whose gateway never answers would be polled for ever; set one of them")
+	}
+	if p.OutageGrace < 0 || p.OutageGrace > maxOutageGrace {
+		bad("outage_grace %s: between 0s (the window ends it at once) and %s", p.OutageGrace, maxOutageGrace)
 	}
 	if p.HoldLimit < 0 || p.HoldLimit > 5*time.Minute {
 		bad("hold_limit %s: between 0s (never hold) and 5m; what waits longer belongs in the database", p.HoldLimit)

@@ -116,7 +116,7 @@ var Reasons = []Reason{
 type Disposition struct {
 	Verb     Verb
 	Reason   Reason
-	Delay    time.Duration  // for Return, Hold and Park; always > 0 there
+	Delay    time.Duration  // for Return, Hold, Park and Defer; always > 0 there
 	Status   payment.Status // for Resolve: the final status
 	Detail   string         // the status detail to record; empty leaves it as it is
 	Counters Counters       // the counters after this delivery
@@ -133,14 +133,15 @@ func (d Disposition) Recorded() bool {
 
 // Decide says what becomes of a delivery. It is total: every observation has a disposition, and the same one has always the
 // same. Before the gateway was asked (Answer is nil) it says Poll unless something stands in the way. Delays of Return,
-// Hold and Park are between MinDelay and MaxDelay, those of all other verbs are 0.
+// Hold and Park are between MinDelay and MaxDelay; that of Defer is when it is looked at again at the latest, between MinDelay and LookAgain; those of all
+// other verbs are 0.
 //
 // Rows of the table in docs/dispositions.md are tried from the top; the first that applies wins.
 func (p Policy) Decide(o Observation) Disposition {
 	o.Chance = inUnit(o.Chance)
 	d := p.decide(o)
 	switch d.Verb {
-	case Return, Hold, Park:
+	case Return, Hold, Park, Defer:
 		d.Delay = min(max(d.Delay, MinDelay), MaxDelay)
 	}
 	return d
@@ -163,10 +164,8 @@ func (p Policy) decide(o Observation) Disposition {
 		return d.end(DeadLetter, ReasonPoison)
 	case o.UntilDue > Early:
 		return p.giveBack(o, d, ReasonEarly, o.UntilDue)
-	case o.Open && o.HasDeadline && o.UntilDeadline <= 0:
-		return d.end(DeadLetter, ReasonDeadline)
 	case o.Open:
-		return d.asleep()
+		return p.outage(o, d)
 	case o.Paused > 0:
 		d.Reason = ReasonPaused
 		return p.wait(o, d, later(o.Paused, o.Chance))
@@ -201,7 +200,7 @@ func (p Policy) answered(o Observation, d Disposition, a gateway.Answer) Disposi
 		return p.free(o, d, ReasonRateLimited, retryAfter)
 	case gateway.Unauthorized:
 		if o.Open {
-			return d.asleep()
+			return p.asleep(o, d)
 		}
 		return p.free(o, d, ReasonUnauthorized, max(retryAfter, p.UnauthorizedDelay))
 	default: // gateway.Local and whatever is not a class
@@ -225,7 +224,7 @@ func (p Policy) again(o Observation, d Disposition, r Reason, retryAfter time.Du
 // so that an outage costs none of them its bounds, not even those that serve as probes.
 func (p Policy) failed(o Observation, d Disposition, retryAfter time.Duration) Disposition {
 	if o.Open {
-		return d.asleep()
+		return p.outage(o, d)
 	}
 	n := d.Counters.Failures
 	d.Counters.Failures = bump(n)
@@ -333,10 +332,34 @@ func (d Disposition) counted() Disposition {
 	return d
 }
 
-// asleep puts the payment to sleep until the breaker half-opens.
-func (d Disposition) asleep() Disposition {
+// outage puts the payment to sleep behind an open breaker, unless it has waited for as long as it may: a gateway that never comes back
+// must not keep a payment from a person.
+func (p Policy) outage(o Observation, d Disposition) Disposition {
+	switch {
+	case o.HasDeadline && o.UntilDeadline <= 0:
+		return d.end(DeadLetter, ReasonDeadline)
+	case p.Window > 0 && p.patience(o) <= 0:
+		return d.end(DeadLetter, ReasonWindow)
+	}
+	return p.asleep(o, d)
+}
+
+// asleep puts the payment to sleep until the breaker half-opens. It is looked at again when it may not wait any longer.
+func (p Policy) asleep(o Observation, d Disposition) Disposition {
 	d.Counters.Deferrals = bump(d.Counters.Deferrals)
+	d.Delay = LookAgain
+	if o.HasDeadline {
+		d.Delay = min(d.Delay, o.UntilDeadline)
+	}
+	if p.Window > 0 {
+		d.Delay = min(d.Delay, p.patience(o))
+	}
 	return d.end(Defer, ReasonCircuitOpen)
+}
+
+// patience is how much longer a payment with a window may sleep behind an open breaker, cut where it is longer than matters.
+func (p Policy) patience(o Observation) time.Duration {
+	return min(p.Window-max(o.Age, 0), LookAgain) + min(max(p.OutageGrace, 0), maxOutageGrace)
 }
 
 func bump(n int) int {
