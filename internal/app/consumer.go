@@ -90,6 +90,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	}
 	p.found(p.broker, ready(conn))
 	p.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
+	p.begins()
 	return g.Wait()
 }
 

@@ -16,6 +16,8 @@ import (
 // Process is what a service runs in: how it is seen from outside, and how far it is with what it needs.
 type Process struct {
 	*telemetry.Telemetry
+	// Started is called, unless it is nil, when a service of this process has what it needs and begins to work.
+	Started  func()
 	database *dependency
 	broker   *dependency
 }
@@ -36,6 +38,13 @@ const (
 	// askTimeout bounds one attempt to find a dependency.
 	askTimeout = 5 * time.Second
 )
+
+// begins says that a service begins to work.
+func (p *Process) begins() {
+	if p.Started != nil {
+		p.Started()
+	}
+}
 
 // dependency is something that a service waits for when it starts, and that is looked at from then on.
 type dependency struct {

@@ -45,6 +45,7 @@ func Relay(ctx context.Context, cfg config.Config, p *Process) error {
 	}
 	defer closeAll()
 	p.Log.InfoContext(ctx, "relay starts", "queues", len(queues(cfg)), "every", cfg.Relay.Every)
+	p.begins()
 	return relay.Run(ctx)
 }
 

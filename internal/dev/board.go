@@ -14,7 +14,7 @@ import (
 
 // show tracks payments and shows each second what becomes of them, until ctx ends.
 func (w *world) show(ctx context.Context) error {
-	if err := w.startServices(); err != nil {
+	if err := w.startServices(ctx); err != nil {
 		return err
 	}
 	w.introduce()

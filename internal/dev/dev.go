@@ -224,7 +224,7 @@ func (w *world) settle(ctx context.Context) (Summary, error) {
 			return Summary{}, err
 		}
 	}
-	if err := w.startServices(); err != nil {
+	if err := w.startServices(ctx); err != nil {
 		return Summary{}, err
 	}
 	if !w.options.Preload {

@@ -255,8 +255,8 @@ func (w *world) prepare(ctx context.Context) error {
 const dialTimeout = 10 * time.Second
 
 // startServices starts the relay and the consumers, in this process but as they run in production: each with its own connections. The windows of the
-// gateway's scenario count from here.
-func (w *world) startServices() error {
+// gateway's scenario count from here. It returns when all of them work, or when running ends.
+func (w *world) startServices(running context.Context) error {
 	if err := w.sim.SetScenario(w.options.Scenario); err != nil {
 		return err
 	}
@@ -272,6 +272,8 @@ func (w *world) startServices() error {
 	}
 	w.onClose("the telemetry", w.tel.Close)
 	process := app.NewProcess(w.tel)
+	started := make(chan struct{}, 1+w.options.Consumers)
+	process.Started = func() { started <- struct{}{} }
 	w.start(ctx, "the telemetry", w.tel.Run)
 	w.start(ctx, "the watch over stalls", w.stalls.run)
 	w.start(ctx, "the relay", func(ctx context.Context) error { return app.Relay(ctx, w.cfg, process) })
@@ -280,6 +282,13 @@ func (w *world) startServices() error {
 	}
 	for range w.options.Consumers {
 		w.start(ctx, "a consumer", func(ctx context.Context) error { return app.Consumer(ctx, w.cfg, process) })
+	}
+	for range cap(started) {
+		select {
+		case <-started:
+		case <-running.Done():
+			return context.Cause(running)
+		}
 	}
 	return nil
 }

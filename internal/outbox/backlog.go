@@ -42,7 +42,7 @@ type level struct {
 	spent   bool          // something was claimed or published since it was asked
 	askAt   time.Time     // when it is to be asked again
 	asked   bool          // an answer is awaited; until it comes or cannot come the last one holds
-	missing bool          // it has no consumer
+	absent  time.Duration // it has no consumer, and is asked again after so long; 0 when it has one
 	err     error         // why it is not known
 	penalty time.Duration // how long it was left alone when its messages were not stored last
 }
@@ -141,7 +141,7 @@ func (b *backlog) ask(ctx context.Context, q Queue) {
 	switch {
 	case err != nil && was.err == nil && ctx.Err() == nil:
 		log.WarnContext(ctx, "the backlog of a queue is not known; its due polls wait in the database", "error", err)
-	case is.missing && !was.missing:
+	case is.absent > 0 && was.absent == 0:
 		log.WarnContext(ctx, "a queue has no consumer; its due polls wait in the database until one runs")
 	case exists:
 		b.metrics.Backlog(q.Gateway, q.Lane, n)
@@ -158,11 +158,12 @@ func (b *backlog) learned(q Queue, n int, exists bool, err error) (was, is level
 	switch {
 	case err != nil:
 		l.askAt = now.Add(b.retry)
-	case !exists:
-		l.missing, l.askAt = true, now.Add(b.every)
+	case !exists: // services start together: it may be there in a moment, or for days not
+		l.absent = min(max(2*l.absent, soon), b.every)
+		l.askAt = now.Add(l.absent)
 	default:
 		// what was claimed since the question may not be in the answer: it is all in flying
-		l.missing, l.room, l.askAt = false, max(b.bound-n-l.flying, 0), now.Add(b.every)
+		l.absent, l.room, l.askAt = 0, max(b.bound-n-l.flying, 0), now.Add(b.every)
 		if l.room < b.half() {
 			l.askAt = now.Add(min(b.every, soon))
 		}
