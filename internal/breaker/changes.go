@@ -32,14 +32,23 @@ func (x *step) close() {
 // stepBack takes the ramp a step back, if there is one and the failed call was admitted in its present step. Nothing else is reset.
 func (x *step) stepBack(c Call) {
 	sh, l := &x.s.Shared, &x.s.Local
-	if sh.Forced.On() || x.m.recovered(sh, x.now) || c.Start < sh.StepAt || !x.m.cfg.RampTolerance.exceeded(l.Failed, l.Calls) {
+	if sh.Forced.On() || x.m.recovered(sh, x.now) || c.Start < sh.StepAt || x.m.tolerable(l) {
 		return
 	}
 	from, share := x.view()
 	sh.Step, sh.StepAt = max(l.Step-1, 0), x.now
 	l.Step = sh.Step
+	l.Backs++
 	x.wrote = true
 	x.changed(from, share, CauseRampBack, "", "")
+}
+
+// tolerable reports whether the ramp may go on with the failures in the window. Each step back makes it more tolerant: a gateway that still fails
+// as much does not fail for being called too much, and would never get its full share again. What is too much for any gateway
+// opens the breaker.
+func (m *Machine) tolerable(l *Local) bool {
+	backs := int64(min(max(l.Backs, 0), maxTrips))
+	return int64(l.Failed)*whole <= int64(m.cfg.RampTolerance.hundredths)*(1+backs)*int64(l.Calls)
 }
 
 func (x *step) force(f Forced) {

@@ -41,7 +41,7 @@ type Config struct {
 
 	Ramp          []Ratio       // the share of calls that is admitted after closing, step by step; the last is 100%
 	RampStep      time.Duration // how long a step lasts
-	RampTolerance Ratio         // a failure steps the ramp back when more of the calls since closing failed; 0% means at any failure
+	RampTolerance Ratio         // a failure steps the ramp back when more of the calls since closing failed; 0% means at any failure; each step back adds it once more
 }
 
 // Cooldown is how long a breaker stays open: min(Cap, Base·2ⁿ) after n openings without recovery between, of which a half is

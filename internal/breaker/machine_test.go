@@ -547,6 +547,54 @@ func TestRampToleratesWhatIsNormal(t *testing.T) {
 	}
 }
 
+// ramped lets a gateway be called a hundred times a second for two minutes after an outage. failed says whether a call fails, by the share that the
+// gateway has and by the calls so far. It returns the shares that it had.
+func ramped(t *testing.T, failed func(share breaker.Ratio, calls int) bool) (shares []breaker.Ratio, end breaker.Snapshot) {
+	m := newMachine(t, nil)
+	m.open()
+	m.close()
+	calls := 0
+	for range 12_000 {
+		m.after(10 * time.Millisecond)
+		v := m.ask()
+		share := m.snapshot().Share
+		if len(shares) == 0 || shares[len(shares)-1] != share {
+			shares = append(shares, share)
+		}
+		if !v.Admitted {
+			continue
+		}
+		o := breaker.Success
+		if calls++; failed(share, calls) {
+			o = breaker.Failure
+		}
+		m.finish(v.Call, o)
+	}
+	return shares, m.snapshot()
+}
+
+// A gateway that fails a third of its calls, however few they are, is as well as it ever was: the failures say nothing about the load.
+func TestRampEndsAtAGatewayThatAlwaysFailsAThird(t *testing.T) {
+	shares, end := ramped(t, func(_ breaker.Ratio, calls int) bool { return calls%3 == 0 })
+	if end.Ramping || end.Kind != breaker.Closed {
+		t.Errorf("after two minutes: %s at %s; shares %v", end.Kind, end.Share, shares)
+	}
+}
+
+// One that fails a third of its calls as soon as it is called more gets more time at the smaller shares first.
+func TestRampStepsBackSeveralTimesWhereAGatewayBeginsToFail(t *testing.T) {
+	shares, end := ramped(t, func(share breaker.Ratio, calls int) bool { return share.Float() > 0.05 && calls%3 == 0 })
+	backs := 0
+	for i := range shares[1:] {
+		if shares[i+1].Float() < shares[i].Float() {
+			backs++
+		}
+	}
+	if backs < 3 || end.Ramping {
+		t.Errorf("%d steps back; after two minutes %s at %s; shares %v", backs, end.Kind, end.Share, shares)
+	}
+}
+
 func TestRampReopensByTheOrdinaryTriggers(t *testing.T) {
 	m := newMachine(t, nil)
 	m.open()

@@ -24,6 +24,7 @@ type model struct {
 	epoch       uint64
 	calls       []*modelCall // admitted while closed, in this generation
 	consecutive int
+	backs       int // steps back of the ramp in this generation
 	refused     int
 	looked      int64 // the bucket in which it was last looked for hanging calls
 	probes      map[uint64]breaker.Instant
@@ -88,7 +89,7 @@ func (m *model) become(k breaker.Kind) {
 	m.kind = k
 	m.epoch++
 	m.retryAt, m.successes, m.probes = 0, 0, map[uint64]breaker.Instant{}
-	m.calls, m.consecutive, m.refused, m.asked = nil, 0, 0, 100_00
+	m.calls, m.backs, m.consecutive, m.refused, m.asked = nil, 0, 0, 0, 100_00
 	m.ramp, m.rampAt = 0, m.now
 	m.looked = m.slot()
 }
@@ -244,7 +245,8 @@ func (m *model) finish(k ticket, o breaker.Outcome, chance float64) {
 		}
 	}
 	calls, failed, _, _ := m.window()
-	if o == breaker.Failure && !m.forced.On() && !m.recovered() && k.call.started >= m.rampAt && 100_00*failed > hundredths(m.cfg.RampTolerance)*calls {
+	if o == breaker.Failure && !m.forced.On() && !m.recovered() && k.call.started >= m.rampAt && 100_00*failed > hundredths(m.cfg.RampTolerance)*(1+m.backs)*calls {
+		m.backs++
 		m.ramp, m.rampAt = max(m.step()-1, 0), m.now
 	}
 }

@@ -189,6 +189,7 @@ type Local struct {
 	Refused     int // refused credentials in a row
 	Credit      int // of the ramp: a call is admitted for each hundred percent
 	Step        int // of the ramp, as last seen
+	Backs       int // steps back of the ramp
 }
 
 // Bucket counts the calls that started in a part of the window.

@@ -45,7 +45,7 @@ type Breaker struct {
 	Successes           int             `koanf:"successes"`            // Probes that must succeed before it closes.
 	Ramp                []breaker.Ratio `koanf:"ramp"`                 // The parts of the calls that are let in after it has closed, step by step, the last one `100%`.
 	RampStep            time.Duration   `koanf:"ramp_step"`            // How long a step lasts.
-	RampTolerance       breaker.Ratio   `koanf:"ramp_tolerance"`       // A failure takes the ramp a step back when more of the calls since it closed failed than this. `0%`: any failure does.
+	RampTolerance       breaker.Ratio   `koanf:"ramp_tolerance"`       // A failure takes the ramp a step back when more of the calls since it closed failed than this, and each step back adds it once more: a gateway that fails as much at a smaller share does not fail for being called too much. `0%`: any failure does.
 }
 
 // Cooldown is how long a breaker stays open, half of it left to chance.
