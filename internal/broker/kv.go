@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -28,6 +29,7 @@ const (
 // The further codes of JetStream's errors that mean something to a bucket.
 const (
 	codeMessageNotFound    = 10037
+	codeNoStore            = 10049 // also while the server clears the folder away of a bucket that was just deleted
 	codeWrongLastSequence  = 10071
 	codeWrongLastSequence2 = 10164 // the same, of a replicated stream
 )
@@ -48,7 +50,17 @@ func (c *Conn) EnsureKV(ctx context.Context, replicas int) error {
 	if !c.Connected() {
 		return fmt.Errorf("making the bucket %s: %w", FleetBucket, ErrNotConnected)
 	}
-	err := c.ensureKV(ctx, replicas)
+	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(requestTimeout))
+	err := backoff.Retry(func() error {
+		err := c.ensureKV(ctx, replicas)
+		if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == codeNoStore {
+			return err
+		}
+		if err != nil {
+			return backoff.Permanent(err)
+		}
+		return nil
+	}, backoff.WithContext(b, ctx))
 	if err != nil {
 		return fmt.Errorf("making the bucket %s: %w", FleetBucket, c.explain(err))
 	}

@@ -113,22 +113,31 @@ func (s *Server) create(nc *nats.Conn, d streams.Definition) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), apiTimeout)
 	defer cancel()
-	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.CREATE."+d.Name, body)
-	if err != nil {
-		s.t.Fatalf("creating the stream %s: %v", d.Name, err)
-	}
-	var answer struct {
-		Error *struct {
-			Description string `json:"description"`
-		} `json:"error"`
-	}
-	if err := json.Unmarshal(m.Data, &answer); err != nil {
-		s.t.Fatalf("creating the stream %s: %v", d.Name, err)
-	}
-	if answer.Error != nil {
-		s.t.Fatalf("creating the stream %s: %s", d.Name, answer.Error.Description)
+	for {
+		m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.CREATE."+d.Name, body)
+		if err != nil {
+			s.t.Fatalf("creating the stream %s: %v", d.Name, err)
+		}
+		var answer struct {
+			Error *struct {
+				Code        int    `json:"err_code"`
+				Description string `json:"description"`
+			} `json:"error"`
+		}
+		if err := json.Unmarshal(m.Data, &answer); err != nil {
+			s.t.Fatalf("creating the stream %s: %v", d.Name, err)
+		}
+		switch {
+		case answer.Error == nil:
+			return
+		case answer.Error.Code != noStore || ctx.Err() != nil:
+			s.t.Fatalf("creating the stream %s: %s", d.Name, answer.Error.Description)
+		}
 	}
 }
+
+// noStore is the server's error while it clears the folder away of a stream of that name that was just deleted.
+const noStore = 10049
 
 // MustRestart stops the server and starts it again on the same port and store.
 func (s *Server) MustRestart() { s.must(s.Restart()) }
