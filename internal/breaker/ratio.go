@@ -71,8 +71,3 @@ func (r *Ratio) UnmarshalText(text []byte) error {
 func (r Ratio) reached(part, all int) bool {
 	return int64(part)*whole >= int64(r.hundredths)*int64(all)
 }
-
-// exceeded reports whether part of all is more than the ratio.
-func (r Ratio) exceeded(part, all int) bool {
-	return int64(part)*whole > int64(r.hundredths)*int64(all)
-}
