@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -412,6 +413,7 @@ func TestStrangeSubjectsAreAcceptedAndStored(t *testing.T) {
 			before := w.state().LastSeq
 			w.must(w.nc.PublishMsg(&nats.Msg{Subject: s}))
 			w.must(w.nc.Flush())
+			synctest.Wait() // storing goes on after the flush is answered
 			if after := w.state().LastSeq; after != before+1 {
 				t.Errorf("%q is not stored any more", s)
 			}
