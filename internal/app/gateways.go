@@ -7,6 +7,8 @@ import (
 	"pollux/internal/config"
 	"pollux/internal/consumer"
 	"pollux/internal/gateway/httpjson"
+	"pollux/internal/gateway/razorpay"
+	"pollux/internal/gateway/stripe"
 )
 
 // adapters builds what speaks with each configured gateway, or returns all that is wrong with them.
@@ -14,9 +16,7 @@ func adapters(c config.Config) (map[string]consumer.Gateway, error) {
 	all := make(map[string]consumer.Gateway, len(c.Gateways))
 	var errs []error
 	for _, name := range gatewayNames(c) {
-		cfg := *c.Gateways[name].HTTPJSON
-		cfg.Name = name
-		adapter, err := httpjson.New(cfg)
+		adapter, err := Adapter(c.Gateways[name])
 		if err != nil {
 			errs = append(errs, fmt.Errorf("gateways.%s: %w", name, err))
 			continue
@@ -24,6 +24,19 @@ func adapters(c config.Config) (map[string]consumer.Gateway, error) {
 		all[name] = adapter
 	}
 	return all, errors.Join(errs...)
+}
+
+// Adapter builds what speaks with a gateway of a configuration that was checked.
+func Adapter(g config.Gateway) (consumer.Gateway, error) {
+	switch cfg := g.Section().(type) {
+	case *httpjson.Config:
+		return httpjson.New(*cfg)
+	case *stripe.Config:
+		return stripe.New(*cfg)
+	case *razorpay.Config:
+		return razorpay.New(*cfg)
+	}
+	return nil, fmt.Errorf("%.64q is not an adapter", g.Adapter)
 }
 
 // closeAll lets go of the connections that are kept open to gateways.

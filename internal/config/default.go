@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"pollux/internal/limit"
 	"pollux/internal/message"
 	"pollux/internal/redelivery"
 )
@@ -52,10 +53,18 @@ func Default() Config {
 	}
 }
 
-// defaultGateway is what a gateway has that says nothing.
-func defaultGateway() Gateway {
-	return Gateway{Adapter: "httpjson", Workers: 64, Limits: defaultLimits(), Breaker: defaultBreaker()}
+// defaultGateway is what a gateway has that says nothing but its adapter.
+func defaultGateway(adapter string) Gateway {
+	g := Gateway{Adapter: "httpjson", Workers: 64, Limits: defaultLimits(), Breaker: defaultBreaker()}
+	if rate, published := rates[adapter]; published {
+		g.Limits.Rate = rate
+	}
+	return g
 }
+
+// rates are the calls a second that a vendor allows, less a fifth for the shop's own. Stripe allows 25 to one endpoint, and that of PaymentIntents by
+// their ids is one (docs.stripe.com/rate-limits). The others publish none.
+var rates = map[string]limit.Rate{"stripe": 20}
 
 // standardPolicy asks soon and then ever more patiently, for a day. A shopper who is still there is answered within minutes; a payment that
 // is unclear after a day costs a customer's trust and a call to support, which is what a person's minute costs. An outage of the gateway, however

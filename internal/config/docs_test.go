@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pollux/internal/breaker"
+	"pollux/internal/gateway/httpclient"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs/configuration.md")
@@ -103,11 +104,19 @@ func defaultOf(t *testing.T, name string) reflect.Value {
 	return reflect.Value{}
 }
 
+// connection is what all adapters have to say about their connections.
+var connection = reflect.TypeFor[httpclient.Config]()
+
 func rows(t *testing.T, b *strings.Builder, prefix string, v reflect.Value) {
 	for _, f := range keysOf(v.Type()) {
 		value, key := v.FieldByIndex(f.Index), prefix+f.key
 		s := schemaOf(f.Type)
 		switch {
+		case f.owner == connection && prefix != "httpjson.": // the same for every adapter
+			if f.key == "timeout" {
+				fmt.Fprintf(b, "| `%s`, … | | | How the gateway is reached, with the keys and defaults of `httpjson.timeout` to `httpjson.user_agent`. |\n", key)
+			}
+			continue
 		case s.section():
 			value = reflect.Indirect(value)
 			fmt.Fprintf(b, "| `%s` | section | | %s |\n", key, comment(t, f.owner, f.Name))

@@ -11,7 +11,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"pollux/internal/gateway/httpjson"
 	"pollux/streams"
 )
 
@@ -61,8 +60,11 @@ func TestExampleShowsTheDefaults(t *testing.T) {
 
 // completeGateway is a gateway that says nothing, with all defaults written out.
 func completeGateway() Gateway {
-	g := defaultGateway()
-	g.HTTPJSON = new(httpjson.Config{}.WithDefaults())
+	g := defaultGateway("")
+	for _, g.Adapter = range Adapters {
+		g.section().Complete("")
+	}
+	g.Adapter = "httpjson"
 	return g
 }
 

@@ -23,7 +23,7 @@ func TestGatewaysMistakesAreRefused(t *testing.T) {
 		set  []string
 		want string
 	}{
-		{"unknown adapter", set("adapter=soap"), `gateways.acme.adapter: "soap" is not an adapter; write httpjson`},
+		{"unknown adapter", set("adapter=soap"), `gateways.acme.adapter: "soap" is not an adapter; write one of httpjson, `},
 		{"no workers", set("workers=0"), `gateways.acme.workers: 0; write 1 to 10000`},
 		{"timeout above drain", set("httpjson.timeout=26s"), `gateways.acme.httpjson.timeout: the timeout of acme (26s) is above consumer.drain (25s)`},
 		{"fewer connections than workers", set("httpjson.max_in_flight=8"), `gateways.acme.httpjson.max_in_flight: max_in_flight (8) is below workers (64)`},
@@ -33,6 +33,11 @@ func TestGatewaysMistakesAreRefused(t *testing.T) {
 		{"list with a wrong item", set("httpjson.not_found_statuses=404,gone"), `gateways.acme.httpjson.not_found_statuses[1]: write a whole number, such as 500`},
 		{"section in the place of a value", set("httpjson.url.scheme=https"), `gateways.acme.httpjson.url: a single value; this is a list or a section`},
 		{"unknown key of the adapter", set("httpjson.time_out=1s"), `gateways.acme.httpjson.time_out: unknown key; did you mean timeout?`},
+		{"a section of another adapter", set("stripe.key=env:X"), `gateways.acme.stripe: the adapter of acme is httpjson; write adapter: stripe, or take this section away`},
+		{"an interval of days", set("min_interval=48h"), `gateways.acme.min_interval: 2d; write 0s to 24h`},
+		{"an interval for nothing", set("webhook_only=true", "min_interval=1m"), `gateways.acme.min_interval: acme is never asked`},
+		{"never asked and no window", append(set("webhook_only=true"), "policies.standard.window=0s", "policies.standard.max_attempts=5", "policies.standard.max_failures=5"),
+			`policies.standard.window: no bound, and acme is never asked`},
 		{"unknown key in its depth", set("httpjson.auth.tokn=env:X"), `gateways.acme.httpjson.auth.tokn: unknown key; did you mean token?`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -64,6 +69,55 @@ func TestGatewayHasItsDefaultsWrittenOut(t *testing.T) {
 	if g.Adapter != "httpjson" || g.Workers != 64 || g.HTTPJSON.Name != "acme" || g.HTTPJSON.Method != "GET" || g.Timeout() != 2*time.Second ||
 		g.HTTPJSON.ConnectTimeout != 2*time.Second {
 		t.Errorf("gateway %+v", g)
+	}
+}
+
+func TestAGatewayOfANamedVendor(t *testing.T) {
+	t.Setenv("STRIPE_KEY", "rk_live_swordfish")
+	t.Setenv("STRIPE_EU", "rk_test_marlin")
+	stripe := func(section string) Options {
+		return Options{File: file(t, enough[:strings.Index(enough, "    httpjson:")]+"    adapter: stripe\n"+section)}
+	}
+	o := stripe("    stripe: {key: env:STRIPE_KEY, timeout: 3s}\n")
+	c := mustLoad(t, o)
+	g := c.Gateways["acme"]
+	if g.Stripe == nil || g.Stripe.Name != "acme" || g.Stripe.Key.Reveal() != "rk_live_swordfish" || g.Timeout() != 3*time.Second || g.Stripe.MaxInFlight != 64*6 {
+		t.Errorf("gateway %+v", g.Stripe)
+	}
+	if g.Limits.Rate != 20 {
+		t.Errorf("%v calls a second, Stripe allows 25", g.Limits.Rate)
+	}
+	if strings.Contains(c.String(), "swordfish") || !strings.Contains(c.String(), "key: env:STRIPE_KEY") {
+		t.Errorf("shown as %s", c)
+	}
+	o.Set = set("limits.rate=5/s")
+	if got := mustLoad(t, o).Gateways["acme"].Limits.Rate; got != 5 {
+		t.Errorf("%v calls a second, 5 were asked for", got)
+	}
+	for section, want := range map[string]string{
+		"    stripe: {}\n": "gateways.acme.stripe.key: missing; write file:/path or env:NAME",
+		"    stripe: {key: env:STRIPE_KEY, accounts: {eu: {key: env:STRIPE_EU}}}\n": "gateways.acme.stripe.accounts.eu.key: it is one of mode test",
+		"    stripe: {key: env:STRIPE_KEY, base_url: http://x.example}\n":           "gateways.acme.stripe.base_url: without TLS",
+		"    stripe: {key: env:STRIPE_KEY, time_out: 3s}\n":                         "gateways.acme.stripe.time_out: unknown key; did you mean timeout?",
+		"    stripe: {key: env:STRIPE_KEY, timeout: 26s}\n":                         "gateways.acme.stripe.timeout: the timeout of acme (26s) is above consumer.drain",
+	} {
+		if got := problems(t, stripe(section)); !strings.Contains(got, want) {
+			t.Errorf("%s: got  %s\nwant %s", section, got, want)
+		}
+	}
+}
+
+func TestPoliciesKnowHowOftenAGatewayMayBeAsked(t *testing.T) {
+	c := mustLoad(t, Options{File: file(t, enough), Set: set("min_interval=90s")})
+	if p := c.Policy("acme", Standard); p.MinInterval != 90*time.Second || p.NeverPoll {
+		t.Errorf("policy %+v", p)
+	}
+	if p := c.Policy("other", Standard); p.MinInterval != 0 || p.NeverPoll {
+		t.Errorf("another gateway's policy %+v", p)
+	}
+	c = mustLoad(t, Options{File: file(t, enough), Set: set("webhook_only=true")})
+	if p := c.Policy("acme", Background); !p.NeverPoll || p.MinInterval != 0 {
+		t.Errorf("policy %+v", p)
 	}
 }
 

@@ -256,8 +256,10 @@ func inheritPolicies(values map[string]any) {
 func inheritGateways(values map[string]any) {
 	policies, gateways := section(values, "policies"), section(values, "gateways")
 	for name := range gateways {
-		g := valuesOf(reflect.ValueOf(defaultGateway()))
-		overlay(g, section(gateways, name))
+		written := section(gateways, name)
+		adapter, _ := written["adapter"].(string)
+		g := valuesOf(reflect.ValueOf(defaultGateway(adapter)))
+		overlay(g, written)
 		own := section(g, "policies")
 		for policy := range own {
 			complete := clone(section(policies, policy))

@@ -1,6 +1,9 @@
 package config
 
-import "pollux/internal/redelivery"
+import (
+	"pollux/internal/gateway"
+	"pollux/internal/redelivery"
+)
 
 // resolved is a policy that is complete: its name, and the way to where it was written.
 type resolved struct {
@@ -42,13 +45,15 @@ func (c *Config) resolve(at path, g Gateway) map[string]resolved {
 			classes[class] = name
 		}
 	}
-	all := make(map[string]resolved, len(classes))
+	all, can := make(map[string]resolved, len(classes)), g.Capabilities()
 	for class, name := range classes {
 		p, where := c.Policies[name], path{"policies", name}
 		if own, ok := g.Policies[name]; ok {
 			p, where = own, at.child("policies", name)
 		}
-		all[class] = resolved{policy: p.named(name), at: where}
+		r := resolved{policy: p.named(name), at: where}
+		r.policy.MinInterval, r.policy.NeverPoll = can.MinInterval, can.Polling == gateway.Never
+		all[class] = r
 	}
 	return all
 }

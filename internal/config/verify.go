@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pollux/internal/breaker"
-	"pollux/internal/gateway/httpjson"
+	"pollux/internal/gateway"
 	"pollux/internal/message"
 	"pollux/internal/secret"
 )
@@ -371,39 +371,46 @@ func (v *verifier) gateway(c *Config, at path, g *Gateway) {
 			c.Consumer.MaxAckPending, c.Consumer.HoldBudget, at[1], g.Workers, need)
 	}
 	v.limits(at.child("limits"), g)
-	switch {
-	case g.Adapter != "httpjson":
-		v.refuse([]path{at.child("adapter")}, "%.64q is not an adapter; write httpjson", g.Adapter)
+	if !isAdapter(g.Adapter) {
+		v.refuse([]path{at.child("adapter")}, "%.64q is not an adapter; write one of %s", g.Adapter, strings.Join(Adapters, ", "))
 		return
-	case g.HTTPJSON == nil && v.bad[at.child("httpjson").String()]:
-		return
-	case g.HTTPJSON == nil:
-		g.HTTPJSON = &httpjson.Config{}
 	}
-	v.httpJSON(c, at, g)
-	v.timeout(c, at, g.Timeout())
+	for _, name := range Adapters {
+		if _, written := v.origins[at.child(name).id()]; written && name != g.Adapter {
+			v.refuse([]path{at.child(name)}, "the adapter of %s is %s; write adapter: %s, or take this section away", at[1], g.Adapter, name)
+		}
+	}
+	if v.bad[at.child(g.Adapter).String()] {
+		return
+	}
+	v.adapter(c, at, g)
+	v.polling(c, at, *g)
+	if g.Timeout() == 0 {
+		return
+	}
+	v.timeout(c, at, *g)
 	v.turn(c, at, *g)
 	v.breaker(at, g)
 }
 
-// httpJSON completes the section of an adapter and lets the adapter check it.
-func (v *verifier) httpJSON(c *Config, at path, g *Gateway) {
-	section := at.child("httpjson")
-	if g.HTTPJSON.MaxInFlight == 0 { // a call that waits for a connection spends its timeout
-		g.HTTPJSON.MaxInFlight = min(g.Workers*(len(c.Consumer.Lanes)+moreLanes), 10_000)
+// adapter completes the section of an adapter and lets the adapter check it.
+func (v *verifier) adapter(c *Config, at path, g *Gateway) {
+	section, s := at.child(g.Adapter), g.section()
+	client := s.Client()
+	if client != nil && client.MaxInFlight == 0 { // a call that waits for a connection spends its timeout
+		client.MaxInFlight = min(g.Workers*(len(c.Consumer.Lanes)+moreLanes), 10_000)
 	}
-	g.HTTPJSON.Name = at[1]
-	*g.HTTPJSON = g.HTTPJSON.WithDefaults()
-	if g.HTTPJSON.MaxInFlight < g.Workers {
+	s.Complete(at[1])
+	if client != nil && client.MaxInFlight < g.Workers {
 		v.refuse([]path{section.child("max_in_flight"), at.child("workers")},
 			"max_in_flight (%d) is below workers (%d), so that polls would wait for a connection within their timeout; write fewer workers",
-			g.HTTPJSON.MaxInFlight, g.Workers)
+			client.MaxInFlight, g.Workers)
 	}
 	if v.skips(SkipGateways) {
 		return
 	}
 	var blamed []path
-	for _, message := range messages(g.HTTPJSON.Validate()) {
+	for _, message := range messages(s.Validate()) {
 		key, what := blame(section, message)
 		if v.skips(skipSecrets) && readsFile(key) {
 			continue
@@ -414,6 +421,28 @@ func (v *verifier) httpJSON(c *Config, at path, g *Gateway) {
 	v.settle(blamed...)
 }
 
+// polling checks how often a gateway is asked, if at all.
+func (v *verifier) polling(c *Config, at path, g Gateway) {
+	interval := at.child("min_interval")
+	if g.MinInterval != nil && (*g.MinInterval < 0 || *g.MinInterval > day) {
+		v.refuse([]path{interval}, "%s; write 0s to 24h", formatDuration(*g.MinInterval))
+		v.settle(interval)
+	}
+	if g.Capabilities().Polling != gateway.Never {
+		return
+	}
+	if g.MinInterval != nil && *g.MinInterval > 0 {
+		v.refuse([]path{interval}, "%s is never asked, so that there is no interval; take the key away", at[1])
+	}
+	for class, r := range c.resolve(at, g) {
+		if r.policy.Window == 0 {
+			v.refuse([]path{r.at.child("window")},
+				"no bound, and %s is never asked: nothing would bring a payment of class %s to a person whose webhook was lost; write how long it may take", at[1], class)
+			v.settle(r.at.child("window"))
+		}
+	}
+}
+
 // readsFile reports whether the value of a key is the content of a file or variable, which may be on another machine.
 func readsFile(key path) bool {
 	s := root.at(key)
@@ -421,8 +450,8 @@ func readsFile(key path) bool {
 }
 
 // timeout compares the timeout of a gateway with what must be longer.
-func (v *verifier) timeout(c *Config, at path, timeout time.Duration) {
-	section := at.child("httpjson", "timeout")
+func (v *verifier) timeout(c *Config, at path, g Gateway) {
+	section, timeout := at.child(g.Adapter, "timeout"), g.Timeout()
 	if timeout >= c.Consumer.AckWait {
 		v.refuse([]path{section, key("consumer.ack_wait")},
 			"the timeout of %s (%s) is not below consumer.ack_wait (%s): the broker would deliver a poll again that is still being asked; write a shorter timeout or a longer ack_wait",
@@ -467,12 +496,12 @@ func (v *verifier) breaker(at path, g *Gateway) {
 	case !written:
 		b.SlowCall = max(min(b.SlowCall, timeout/2, b.Window/2), time.Millisecond)
 	case b.SlowCall >= timeout:
-		v.refuse([]path{slow, at.child("httpjson", "timeout")},
+		v.refuse([]path{slow, at.child(g.Adapter, "timeout")},
 			"slow_call (%s) is not below the timeout of %s (%s), so that no call would be slow; write a shorter one, or 0s to say so",
 			formatDuration(b.SlowCall), at[1], formatDuration(timeout))
 	}
 	if b.ProbeDeadline <= timeout {
-		v.refuse([]path{section.child("probe_deadline"), at.child("httpjson", "timeout")},
+		v.refuse([]path{section.child("probe_deadline"), at.child(g.Adapter, "timeout")},
 			"probe_deadline (%s) is not longer than the timeout of %s (%s): a probe would lose its place while it is under way; write a longer deadline or a shorter timeout",
 			formatDuration(b.ProbeDeadline), at[1], formatDuration(timeout))
 	}
@@ -483,7 +512,7 @@ func (v *verifier) breaker(at path, g *Gateway) {
 func (v *verifier) turn(c *Config, at path, g Gateway) {
 	l := g.LimitConfig()
 	if l.Limited() && l.MaxWait+g.Timeout() >= c.Consumer.AckWait {
-		v.refuse([]path{at.child("limits", "max_wait"), at.child("httpjson", "timeout"), key("consumer.ack_wait")},
+		v.refuse([]path{at.child("limits", "max_wait"), at.child(g.Adapter, "timeout"), key("consumer.ack_wait")},
 			"max_wait (%s) and the timeout of %s (%s) together are not below consumer.ack_wait (%s): the broker would deliver a poll again that is still being asked; write less, or a longer ack_wait",
 			formatDuration(l.MaxWait), at[1], formatDuration(g.Timeout()), formatDuration(c.Consumer.AckWait))
 	}

@@ -8,6 +8,32 @@ import (
 	"pollux/internal/payment"
 )
 
+// Mode says whether the money of a gateway is real. The zero value is none.
+type Mode string
+
+// The modes.
+const (
+	Live Mode = "live"
+	Test Mode = "test"
+)
+
+// Polling says how often a gateway may be asked about a payment. The zero value is Freely.
+type Polling uint8
+
+// The ways of polling.
+const (
+	Freely    Polling = iota // as often as the policy says
+	Sparingly                // not sooner than MinInterval after the last time
+	Never                    // it cannot be asked: it reports by webhook alone, and its payments are watched by their deadline and their window
+)
+
+// Capabilities are what can be done with a gateway. The zero value is a gateway that is asked by its own ids, as often as the policy says.
+type Capabilities struct {
+	Polling       Polling
+	MinInterval   time.Duration // between two polls of one payment; more than 0 when Polling is Sparingly
+	ByMerchantRef bool          // a payment can be found by our own reference: see Query.ByMerchantRef
+}
+
 // Query is what a poll asks: the state of one payment.
 type Query struct {
 	Payment     payment.ID
@@ -18,6 +44,10 @@ type Query struct {
 	Currency    string // expected, ISO 4217
 	TraceParent string // W3C trace context to pass on; may be empty
 }
+
+// ByMerchantRef reports whether the payment has no id of the gateway's: it was tracked with our own reference in both places, as a payment is
+// whose creation was never answered. Adapters with the capability then ask for our reference.
+func (q Query) ByMerchantRef() bool { return q.MerchantRef != "" && q.Reference == q.MerchantRef }
 
 // Class is the class of an answer. It alone decides what becomes of a delivery. The zero value is Local, so that a
 // forgotten class costs nothing.

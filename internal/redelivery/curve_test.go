@@ -223,6 +223,10 @@ func TestPolicyIsAcceptedUpToItsLimits(t *testing.T) {
 		policy redelivery.Policy
 		want   string // a word of the error; empty when it is accepted
 	}{
+		"least interval of a day":   {change(func(p *redelivery.Policy) { p.MinInterval = 24 * time.Hour }), ""},
+		"least interval of more":    {change(func(p *redelivery.Policy) { p.MinInterval = 24*time.Hour + 1 }), "min_interval"},
+		"never asked, no window":    {change(func(p *redelivery.Policy) { p.NeverPoll, p.Window = true, 0 }), "window 0s"},
+		"never asked, with one":     {change(func(p *redelivery.Policy) { p.NeverPoll = true }), ""},
 		"hold limit of 0":           {change(func(p *redelivery.Policy) { p.HoldLimit = 0 }), ""},
 		"hold limit of 5m":          {change(func(p *redelivery.Policy) { p.HoldLimit = 5 * time.Minute }), ""},
 		"hold limit below 0":        {change(func(p *redelivery.Policy) { p.HoldLimit = -1 }), "hold_limit"},

@@ -320,6 +320,9 @@ func TestDeadLettersExactlyAtTheBounds(t *testing.T) {
 				want = asleep
 			}
 			want[redelivery.ReasonPoison] = p.PoisonDeliveries > 0 && o.Unrecorded >= p.PoisonDeliveries
+			if p.NeverPoll && o.UntilDue <= redelivery.Early { // there is no last poll
+				want[redelivery.ReasonDeadline], want[redelivery.ReasonWindow] = reached[redelivery.ReasonDeadline], reached[redelivery.ReasonWindow]
+			}
 		case o.Answer.Class == gateway.Mismatch:
 			want[redelivery.ReasonMismatch] = true
 		case o.Answer.Class == gateway.NotFound && o.Age <= p.NotFoundGrace:
@@ -354,7 +357,7 @@ func TestGatewayIsNeverAskedBeforeItSaidSo(t *testing.T) {
 		if d.Verb != redelivery.Hold && d.Verb != redelivery.Park {
 			return
 		}
-		asked := min(o.Answer.RetryAfter, p.MaxRetryAfter, redelivery.MaxDelay)
+		asked := min(max(min(o.Answer.RetryAfter, p.MaxRetryAfter), p.MinInterval), redelivery.MaxDelay)
 		if o.Answer.Class == gateway.Unauthorized {
 			asked = max(asked, min(p.UnauthorizedDelay, redelivery.MaxDelay))
 		}
@@ -366,6 +369,38 @@ func TestGatewayIsNeverAskedBeforeItSaidSo(t *testing.T) {
 			t.Fatalf("last poll after %s, the deadline is in %s and the gateway asked for %s", d.Delay, o.UntilDeadline, asked)
 		}
 	})
+}
+
+func TestAGatewayThatIsNeverAskedIsNotAsked(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, o := policies().Draw(t, "policy"), observations().Draw(t, "observation")
+		o.Answer, p.NeverPoll = nil, true
+		switch d := p.Decide(o); {
+		case d.Verb == redelivery.Poll, d.Verb == redelivery.Defer, d.Verb == redelivery.Hold:
+			t.Fatalf("%s, %s", d.Verb, d.Reason)
+		case d.Reason == redelivery.ReasonWatched && p.Window > 0 && d.Delay > max(p.Window-max(o.Age, 0), redelivery.MinDelay):
+			t.Fatalf("asleep for %s at the age of %s, past the window of %s", d.Delay, o.Age, p.Window)
+		case d.Reason == redelivery.ReasonWatched && o.HasDeadline && d.Delay > max(o.UntilDeadline, redelivery.MinDelay):
+			t.Fatalf("asleep for %s, the deadline is in %s", d.Delay, o.UntilDeadline)
+		}
+	})
+}
+
+func TestPollsKeepTheLeastInterval(t *testing.T) {
+	p := examplePolicy
+	p.MinInterval = 10 * time.Minute
+	for _, class := range []gateway.Class{gateway.Pending, gateway.UnknownStatus, gateway.NotFound, gateway.Transport, gateway.Malformed, gateway.RateLimited, gateway.Unauthorized} {
+		if d := p.Decide(observed(class, nil)); d.Verb != redelivery.Park || d.Delay != 10*time.Minute+redelivery.Early {
+			t.Errorf("after %s: %s for %s", class, d.Verb, d.Delay)
+		}
+	}
+	soon := func(o *redelivery.Observation) { o.HasDeadline, o.UntilDeadline = true, time.Second }
+	if d := p.Decide(observed(gateway.Pending, soon)); d.Delay != 10*time.Minute+redelivery.Early {
+		t.Errorf("with a deadline in between: %s", d.Delay)
+	}
+	if d := p.Decide(observed(gateway.Local, nil)); d.Delay != redelivery.LocalDelay {
+		t.Errorf("the gateway was not asked, and yet %s", d.Delay)
+	}
 }
 
 func TestWordsOfADecisionAreFitForLabelsAndSubjects(t *testing.T) {

@@ -131,6 +131,7 @@ func observe(t *testing.T, o redelivery.Observation, example string) redelivery.
 			a := *o.Answer
 			a.RetryAfter = duration(value)
 			o.Answer = &a
+		case "never_poll": // of the policy: see policyOf
 		case "answer":
 			if o.Answer = nil; value == "none" {
 				break
@@ -150,6 +151,13 @@ func observe(t *testing.T, o redelivery.Observation, example string) redelivery.
 
 // short drops what a duration has none of.
 var short = strings.NewReplacer("h0m0s", "h", "m0s", "m")
+
+// policyOf is the policy that examples are decided with.
+func policyOf(examples ...string) redelivery.Policy {
+	p := examplePolicy
+	p.NeverPoll = strings.Contains(strings.Join(examples, " "), "never_poll=yes")
+	return p
+}
 
 // told writes a disposition as the page does.
 func told(d redelivery.Disposition) string {
@@ -201,7 +209,7 @@ func TestThePageSaysWhatIsDecided(t *testing.T) {
 				t.Errorf("row %d is the table's %d.", r.number, i+1)
 			}
 			o := observe(t, exampleObservation(), r.example)
-			d := examplePolicy.Decide(o)
+			d := policyOf(r.example).Decide(o)
 			if got := told(d); got != r.gives {
 				t.Errorf("%s gives %q, the page says %q", r.example, got, r.gives)
 			}
@@ -224,7 +232,7 @@ func TestRowsAreTriedFromTheTop(t *testing.T) {
 	for i, low := range rows {
 		for j, high := range rows[:i] {
 			o := observe(t, observe(t, exampleObservation(), low.example), high.example)
-			d := examplePolicy.Decide(o)
+			d := policyOf(low.example, high.example).Decide(o)
 			decides := func(r row) bool { return d.Reason == r.reason && slices.Contains(verbs(r.then), d.Verb) }
 			if !slices.ContainsFunc(rows[:j+1], decides) {
 				t.Errorf("row %d's example, with row %d's over it, is decided by neither it nor a row above: %s, %s", low.number, high.number, d.Verb, d.Reason)

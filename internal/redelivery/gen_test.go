@@ -66,6 +66,8 @@ func policies() *rapid.Generator[redelivery.Policy] {
 			UnauthorizedDelay: durations().Draw(t, "unauthorized delay"),
 			MaxRetryAfter:     durations().Draw(t, "max Retry-After"),
 			PoisonDeliveries:  counts().Draw(t, "poison deliveries"),
+			MinInterval:       rapid.OneOf(rapid.Just(time.Duration(0)), durations()).Draw(t, "least interval"),
+			NeverPoll:         rapid.IntRange(0, 3).Draw(t, "never asked") == 0,
 		}
 	})
 }
@@ -102,6 +104,7 @@ func validPolicies() *rapid.Generator[redelivery.Policy] {
 			UnauthorizedDelay: seconds(t, "unauthorized delay", 1, 600),
 			MaxRetryAfter:     seconds(t, "max Retry-After", 1, 3600),
 			PoisonDeliveries:  rapid.SampledFrom([]int{0, 5, 6, 50}).Draw(t, "poison deliveries"),
+			MinInterval:       rapid.SampledFrom([]time.Duration{0, 0, time.Second, 5 * time.Minute}).Draw(t, "least interval"),
 		}
 		if p.MaxAttempts == 0 || p.MaxFailures == 0 || rapid.Bool().Draw(t, "window too") {
 			p.Window = seconds(t, "window", 1, 3600)

@@ -38,6 +38,8 @@ type Policy struct {
 	UnauthorizedDelay time.Duration // at least so long after a refused key
 	MaxRetryAfter     time.Duration // what a gateway asks for beyond this is cut to it
 	PoisonDeliveries  int           // deliveries without a record before a message is poison; 0 means never
+	MinInterval       time.Duration // between two polls of one payment, whatever the curves say; 0 means none. It is the gateway's wish
+	NeverPoll         bool          // the gateway cannot be asked: payments are watched until their deadline or the window ends
 }
 
 // maxOutageGrace is the longest outage grace: a person should hear within a month.
@@ -170,6 +172,12 @@ func (p Policy) Validate() error {
 	}
 	if p.MaxRetryAfter < time.Second || p.MaxRetryAfter > 24*time.Hour {
 		bad("max_retry_after %s: between 1s and 24h", p.MaxRetryAfter)
+	}
+	if p.MinInterval < 0 || p.MinInterval > 24*time.Hour {
+		bad("min_interval %s: between 0s (none) and 24h", p.MinInterval)
+	}
+	if p.NeverPoll && p.Window == 0 {
+		bad("window 0s: its gateway is never asked, so that nothing but the window brings a payment to a person; set it")
 	}
 	if p.PoisonDeliveries < 0 || p.PoisonDeliveries > 0 && p.PoisonDeliveries < 5 {
 		bad("poison_deliveries %d: 0 (never) or at least 5; a restart alone costs one", p.PoisonDeliveries)

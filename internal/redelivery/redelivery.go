@@ -83,6 +83,7 @@ const (
 	ReasonStale         Reason = "stale"          // another delivery has the lease
 	ReasonAlreadyFinal  Reason = "already_final"  // resolved by somebody else meanwhile
 	ReasonWithPerson    Reason = "with_person"    // the job is dead
+	ReasonWatched       Reason = "watched"        // the gateway is never asked: it reports by webhook
 	ReasonEarly         Reason = "early"          // came before it was due
 	ReasonCircuitOpen   Reason = "circuit_open"   // the breaker is open
 	ReasonPaused        Reason = "paused"         // the gateway or the limit asked to wait
@@ -107,7 +108,7 @@ const (
 
 // Reasons are all reasons in a fixed order.
 var Reasons = []Reason{
-	ReasonDue, ReasonUntracked, ReasonStale, ReasonAlreadyFinal, ReasonWithPerson, ReasonEarly, ReasonCircuitOpen, ReasonPaused,
+	ReasonDue, ReasonUntracked, ReasonStale, ReasonAlreadyFinal, ReasonWithPerson, ReasonWatched, ReasonEarly, ReasonCircuitOpen, ReasonPaused,
 	ReasonLocal, ReasonResolved, ReasonStillPending, ReasonFailure, ReasonRateLimited, ReasonUnauthorized, ReasonNotFound,
 	ReasonUnknownStatus, ReasonMismatch, ReasonAttempts, ReasonFailures, ReasonWindow, ReasonDeadline, ReasonPoison, ReasonRefused, ReasonUndecodable, ReasonUnpublishable,
 }
@@ -164,6 +165,8 @@ func (p Policy) decide(o Observation) Disposition {
 		return d.end(DeadLetter, ReasonPoison)
 	case o.UntilDue > Early:
 		return p.giveBack(o, d, ReasonEarly, o.UntilDue)
+	case p.NeverPoll:
+		return p.watch(o, d)
 	case o.Open:
 		return p.outage(o, d)
 	case o.Paused > 0:
@@ -171,6 +174,24 @@ func (p Policy) decide(o Observation) Disposition {
 		return p.wait(o, d, later(o.Paused, o.Chance))
 	}
 	return d.end(Poll, ReasonDue)
+}
+
+// watch lets a payment sleep that only a webhook can finish, until its deadline or its window ends, whichever is first: then a person is asked.
+func (p Policy) watch(o Observation, d Disposition) Disposition {
+	left := MaxDelay
+	switch {
+	case o.HasDeadline && o.UntilDeadline <= 0:
+		return d.end(DeadLetter, ReasonDeadline)
+	case p.Window > 0 && o.Age >= p.Window:
+		return d.end(DeadLetter, ReasonWindow)
+	case p.Window > 0:
+		left = min(left, p.Window-max(o.Age, 0))
+	}
+	if o.HasDeadline {
+		left = min(left, o.UntilDeadline)
+	}
+	d.Delay = max(left, MinDelay)
+	return d.end(Park, ReasonWatched)
 }
 
 // answered decides after a poll.
@@ -264,11 +285,11 @@ func (p Policy) free(o Observation, d Disposition, r Reason, atLeast time.Durati
 	return p.wait(o, d, p.notBefore(o, max(delay, grown), atLeast))
 }
 
-// notBefore moves a delay behind the instant that the gateway named, and before the payment's own deadline: its last
-// poll is then. A wait that the gateway asked for is kept all the same.
+// notBefore moves a delay behind the instant that the gateway named and behind its least interval, and before the payment's own deadline: its
+// last poll is then. What the gateway asked for is kept all the same.
 func (p Policy) notBefore(o Observation, delay, retryAfter time.Duration) time.Duration {
 	var least time.Duration
-	if retryAfter > 0 {
+	if retryAfter = max(retryAfter, p.MinInterval); retryAfter > 0 {
 		least = later(retryAfter, 0)
 		delay = max(delay, later(retryAfter, o.Chance))
 	}

@@ -31,12 +31,13 @@ import (
 // Gateway is what is tested.
 type Gateway interface {
 	Poll(ctx context.Context, q gateway.Query) gateway.Answer
+	Capabilities() gateway.Capabilities
 }
 
 // Scene is something that a gateway can say about the payment that it is asked for.
 type Scene string
 
-// The scenes. A gateway that cannot say one leaves it out of its harness; Pending, Succeeded, Failed and UnknownStatus it must have.
+// The scenes. A gateway that cannot say one leaves it out of its harness; Pending, Succeeded and UnknownStatus it must have.
 const (
 	Pending       Scene = "pending"
 	Succeeded     Scene = "succeeded"
@@ -72,6 +73,20 @@ type Harness struct {
 	Secret string
 	// Replies are the vendor's words for each scene.
 	Replies map[Scene]Reply
+	// Words are all statuses and errors that the vendor documents, by a name for the reader, and what each means.
+	Words map[string]Word
+	// Accounts returns the adapter like New, with the accounts "eu" and "us", whose secrets are Secret with -eu and -us behind it, and no default one.
+	Accounts func(t testing.TB, base string, timeout time.Duration) Gateway
+	// Proof reports whether a request, whose body is given, was authorised with a secret. Nil looks for it in the headers, as it is and in base64.
+	Proof func(r *http.Request, body []byte, secret string) bool
+}
+
+// Word is something that the vendor can say, and what it means.
+type Word struct {
+	Reply
+	Class  gateway.Class
+	Status payment.Status // when Class is Final; empty is Pending
+	Detail string         // empty is any
 }
 
 // patience is the timeout of adapters in tests that do not wait for it.
@@ -79,14 +94,19 @@ const patience = 20 * time.Second
 
 // Run tests an adapter.
 func Run(t *testing.T, h Harness) {
-	for _, s := range []Scene{Pending, Succeeded, Failed, UnknownStatus} {
+	for _, s := range []Scene{Pending, Succeeded, UnknownStatus} {
 		if _, ok := h.Replies[s]; !ok {
 			t.Fatalf("the harness has no reply for %s", s)
 		}
 	}
+	if h.Accounts == nil || len(h.Words) == 0 {
+		t.Fatal("the harness has no accounts or no words")
+	}
 	t.Run("scenes", h.scenes)
+	t.Run("words", h.words)
 	t.Run("statuses", h.statuses)
 	t.Run("bad_bodies", h.badBodies)
+	t.Run("keys", h.keys)
 	t.Run("cut_bodies", h.cutBodies)
 	t.Run("broken_connections", h.brokenConnections)
 	t.Run("compressed", h.compressed)
@@ -95,6 +115,8 @@ func Run(t *testing.T, h Harness) {
 	t.Run("cancelled", h.cancelled)
 	t.Run("retry_after", h.retryAfter)
 	t.Run("echoed_secret", h.echoedSecret)
+	t.Run("accounts", h.accounts)
+	t.Run("capabilities", h.capabilities)
 	t.Run("concurrent", h.concurrent)
 }
 
@@ -133,6 +155,124 @@ func (h Harness) scenes(t *testing.T) {
 				t.Error("the unknown status is not kept")
 			}
 		})
+	}
+}
+
+// words are what the vendor documents.
+func (h Harness) words(t *testing.T) {
+	for name, w := range h.Words {
+		t.Run(name, func(t *testing.T) {
+			ans := h.poll(t, h.serve(t, w.write))
+			want := w.Status
+			if want == "" {
+				want = payment.Pending
+			}
+			if ans.Class != w.Class || ans.Status != want || w.Detail != "" && ans.Detail != w.Detail {
+				t.Errorf("got %v, %s, %q; want %v, %s, %q: %+v", ans.Class, ans.Status, ans.Detail, w.Class, want, w.Detail, ans)
+			}
+		})
+	}
+}
+
+// keys takes each key of a success away, writes it in capital letters, and writes it twice. Another case is another key: it must mean what a missing
+// one does. A key that is there twice makes the document ambiguous.
+func (h Harness) keys(t *testing.T) {
+	good := h.Replies[Succeeded]
+	var doc map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(good.Body), &doc); err != nil {
+		t.Fatalf("the success of the harness is no object: %v", err)
+	}
+	ask := func(body string) gateway.Answer {
+		return h.poll(t, h.serve(t, Reply{Header: good.Header, Body: body}.write))
+	}
+	without := func(key, instead string) string {
+		var b strings.Builder
+		for name, value := range doc {
+			if name != key {
+				fmt.Fprintf(&b, "%q:%s,", name, value)
+			}
+		}
+		return "{" + strings.TrimSuffix(b.String()+instead, ",") + "}"
+	}
+	for key, value := range doc {
+		missing, capital := ask(without(key, "")), ask(without(key, fmt.Sprintf("%q:%s", strings.ToUpper(key), value)))
+		if missing.Class != capital.Class || missing.Status != capital.Status {
+			t.Errorf("%s in capital letters is %v, %s; without it, it is %v, %s", key, capital.Class, capital.Status, missing.Class, missing.Status)
+		}
+		if twice := ask(without("", fmt.Sprintf("%q:%s", key, value))); twice.Class != gateway.Malformed {
+			t.Errorf("%s twice: %+v", key, twice)
+		}
+	}
+}
+
+// accounts asks for two accounts at once, and for one that is not configured.
+func (h Harness) accounts(t *testing.T) {
+	proof := h.Proof
+	if proof == nil {
+		proof = carries
+	}
+	var asked atomic.Int64
+	g := h.Accounts(t, h.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		body, _ := io.ReadAll(r.Body)
+		eu, us := proof(r, body, h.Secret+"-eu"), proof(r, body, h.Secret+"-us")
+		if eu == us {
+			t.Errorf("a request is authorised for both accounts, or for none: %s", r.Header)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintf(w, `{"eu":%t}`, eu) // what is shown of an error says whose key it was
+	}), patience)
+	ask := func(account string) gateway.Answer {
+		q := h.Query
+		q.Account = account
+		ans := g.Poll(context.Background(), q)
+		Check(t, ans, h.Secret+"-eu", h.Secret+"-us")
+		return ans
+	}
+	var wg sync.WaitGroup
+	for i := range 40 {
+		account, mark := "eu", `{"eu":true}`
+		if i%2 == 1 {
+			account, mark = "us", `{"eu":false}`
+		}
+		wg.Go(func() {
+			if ans := ask(account); ans.HTTPStatus != http.StatusServiceUnavailable || !strings.Contains(ans.Message, mark) {
+				t.Errorf("for %s: %+v", account, ans)
+			}
+		})
+	}
+	wg.Wait()
+	before := asked.Load()
+	for _, account := range []string{"", "EU", "eu ", "de"} {
+		if ans := ask(account); ans.Class != gateway.Unauthorized || ans.HTTPStatus != 0 {
+			t.Errorf("for %q, which has no key: %+v", account, ans)
+		}
+	}
+	if asked.Load() != before {
+		t.Error("an account without a key was asked for")
+	}
+}
+
+// carries reports whether a secret stands in the headers.
+func carries(r *http.Request, _ []byte, secret string) bool {
+	for _, values := range r.Header {
+		for _, v := range values {
+			_, coded, _ := strings.Cut(v, " ")
+			plain, _ := base64.StdEncoding.DecodeString(coded)
+			if strings.Contains(v, secret) || strings.Contains(string(plain), secret) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// capabilities hold together.
+func (h Harness) capabilities(t *testing.T) {
+	c := h.New(t, "http://127.0.0.1:1", patience).Capabilities()
+	if c.Polling == gateway.Never || (c.Polling == gateway.Sparingly) != (c.MinInterval > 0) || c.MinInterval > 24*time.Hour {
+		t.Errorf("got %+v", c)
 	}
 }
 
@@ -313,7 +453,13 @@ func (h Harness) redirects(t *testing.T) {
 func (h Harness) slow(t *testing.T) {
 	r := h.Replies[Succeeded]
 	for name, serve := range map[string]func(net.Conn){
-		"never": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"before an answer":     stuck(""),
+		"in the status line":   stuck("HTTP/1.1 2"),
+		"in the headers":       stuck("HTTP/1.1 200 OK\r\nContent-Type: appl"),
+		"before the body":      stuck("HTTP/1.1 200 OK\r\n" + headerText(r.Header) + "Content-Length: 1000\r\n\r\n"),
+		"in the body":          stuck("HTTP/1.1 200 OK\r\n" + headerText(r.Header) + "Content-Length: 1000\r\n\r\n{"),
+		"between chunks":       stuck("HTTP/1.1 200 OK\r\n" + headerText(r.Header) + "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"),
+		"in the body of a 404": stuck("HTTP/1.1 404 Not Found\r\n" + headerText(r.Header) + "Content-Length: 1000\r\n\r\n{"),
 		"drop by drop": func(c net.Conn) {
 			readRequest(c)
 			tick := time.NewTicker(10 * time.Millisecond)
@@ -327,10 +473,23 @@ func (h Harness) slow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := h.New(t, listen(t, serve), 200*time.Millisecond)
-			if ans := h.ask(t, context.Background(), g); ans.Class != gateway.Transport {
+			ans := h.ask(t, context.Background(), g)
+			if ans.HTTPStatus == 0 || ans.HTTPStatus == 200 {
+				if ans.Class != gateway.Transport {
+					t.Errorf("got %+v", ans)
+				}
+			} else if !ans.Class.Failed() {
 				t.Errorf("got %+v", ans)
 			}
 		})
+	}
+}
+
+// stuck reads one request, sends the beginning of an answer, and waits until the other side gives up.
+func stuck(raw string) func(net.Conn) {
+	return func(c net.Conn) {
+		answering(raw)(c)
+		_, _ = io.Copy(io.Discard, c)
 	}
 }
 
@@ -358,7 +517,8 @@ func (h Harness) retryAfter(t *testing.T) {
 	date := time.Now().UTC().Add(-time.Hour) // a gateway's clock is not ours
 	for _, status := range []int{429, 503} {
 		for value, want := range map[string]time.Duration{
-			"7": 7 * time.Second, "0": 0, "-7": 0, "soon": 0, date.Add(7 * time.Second).Format(http.TimeFormat): 7 * time.Second,
+			"7": 7 * time.Second, "0": 0, "-7": 0, "soon": 0, "": 0, "7.5": 0, "1e3": 0, "7s": 0, "7, 9": 0, "\u0667": 0, "007": 7 * time.Second,
+			"Thu, 32 Sep 2026 06:02:00 GMT": 0, date.Format(time.RFC3339): 0, date.Add(7 * time.Second).Format(http.TimeFormat): 7 * time.Second,
 			date.Add(-7 * time.Second).Format(http.TimeFormat): 0,
 		} {
 			ans := h.poll(t, h.serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -457,6 +617,17 @@ func Check(t testing.TB, ans gateway.Answer, secrets ...string) {
 			}
 		}
 	}
+}
+
+// Object is what encoding/json finds in a body, by its keys as they are written: an oracle for fuzz tests. It is nil when the body is no object.
+func Object(body []byte) map[string]any {
+	var doc map[string]any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if d.Decode(&doc) != nil {
+		return nil
+	}
+	return doc
 }
 
 func problem(ans gateway.Answer) error {

@@ -49,6 +49,8 @@ type Config struct {
 	ClientCert    string        `koanf:"client_cert_file"` // PEM, for gateways that want a certificate of ours. Empty: none.
 	ClientKey     secret.Secret `koanf:"client_key"`       // PEM, the certificate's key.
 	UserAgent     string        `koanf:"user_agent"`       // What we call ourselves. Default `pollux`.
+
+	Watch func(Exchange) `koanf:"-"` // Is told of every call, for a person who looks on. It must be safe for concurrent use. Nil: nobody looks.
 }
 
 // The defaults of a Config. Timeout is above the p99.9 of every gateway whose numbers are published (Alipay recommends 5 s for an
@@ -254,6 +256,7 @@ type Request struct {
 	URL    string
 	Header http.Header // in canonical form
 	Body   []byte
+	Hide   *Redactor // knows the secrets of the request, for Config.Watch; nil knows none
 }
 
 // Response is what the gateway said. When Do returns an error together with a Status, the head of the answer is whole and Body is
@@ -270,6 +273,15 @@ var errDeadline = errors.New("the deadline of the call")
 
 // Do asks once and reads the whole answer, which is appended to buf[:0]. It takes Config.Timeout at most. Its error is an *Error.
 func (c *Client) Do(ctx context.Context, r Request, buf []byte) (Response, error) {
+	resp, err := c.do(ctx, r, buf)
+	c.watched(r, resp, err)
+	if err != nil {
+		return resp, err
+	}
+	return resp, nil
+}
+
+func (c *Client) do(ctx context.Context, r Request, buf []byte) (Response, *Error) {
 	began := time.Now()
 	if ctx.Err() != nil {
 		return Response{}, classify(ctx, ctx, ctx.Err(), waiting)

@@ -32,6 +32,7 @@ func TestRefusedAddresses(t *testing.T) {
 		"::ffff:169.254.169.254": never, "64:ff9b::169.254.169.254": never, "fe80::1": never, "fe80::1%eth0": never, "0.0.0.0": never, "::": never, "0.1.2.3": never,
 		"224.0.0.1": never, "239.255.255.255": never, "ff02::1": never, "255.255.255.255": never, "240.0.0.1": never, "192.0.2.1": never, "192.0.0.1": never,
 		"198.51.100.1": never, "203.0.113.1": never, "2001:db8::1": never, "2002:7f00:1::": never, "2001::1": never, "::127.0.0.1": never, "fec0::1": never, "100::1": never,
+		"192.88.99.1": never, "::ffff:0:10.0.0.1": never, "2001:2::1": never, "2001:1ff::1": never, "2001:200::1": yes, "3fff::1": never, "5f00::1": never,
 	} {
 		a := netip.MustParseAddr(address)
 		for name, c := range map[string]Config{"nothing": {}, "loopback": {AllowLoopback: true}, "private": {AllowPrivate: true}, "both": {AllowLoopback: true, AllowPrivate: true}} {

@@ -14,6 +14,7 @@ import (
 
 	"pollux/internal/gateway"
 	"pollux/internal/gateway/httpclient"
+	"pollux/internal/gateway/reply"
 	"pollux/internal/gateway/strictjson"
 	"pollux/internal/payment"
 	"pollux/internal/payment/currency"
@@ -198,7 +199,7 @@ func (k *compiler) body() {
 	case k.c.Method == http.MethodGet:
 		k.bad("body", "a GET has none; write method: POST, or take the body away")
 	case k.c.BodyType == "form":
-		k.a.escape = percent
+		k.a.escape = httpclient.AppendEscaped
 		if _, err := url.ParseQuery(sample(k.a.body)); err != nil {
 			k.bad("body", "not a form; write for instance token={reference}&locale=en")
 		}
@@ -320,16 +321,16 @@ func (k *compiler) statuses() {
 	for _, name := range slices.Sorted(maps.Keys(k.c.Statuses)) {
 		key := "statuses." + name
 		status, detail, _ := strings.Cut(k.c.Statuses[name], "/")
-		m := meaning{name, payment.Status(status), detail}
+		m := meaning{name, reply.Meaning{Status: payment.Status(status), Detail: detail}}
 		switch {
-		case name == "" || len(name) > maxStatus || (&httpclient.Redactor{}).Name(name, maxStatus) != name:
-			k.bad(key, "a gateway's status is printable text of 1 to %d bytes", maxStatus)
-		case !m.status.Valid():
+		case name == "" || len(name) > reply.MaxStatus || (&httpclient.Redactor{}).Name(name, reply.MaxStatus) != name:
+			k.bad(key, "a gateway's status is printable text of 1 to %d bytes", reply.MaxStatus)
+		case !m.Status.Valid():
 			k.bad(key, "%.40q is not known; pending, succeeded, failed, cancelled or expired, and after a / the detail", k.c.Statuses[name])
 		case detail != "" && !word.MatchString(detail), strings.HasSuffix(k.c.Statuses[name], "/"):
 			k.bad(key, "the detail is a word of small letters, digits, _ . and -; write for instance pending/requires_action")
 		}
-		succeeds = succeeds || m.status == payment.Succeeded
+		succeeds = succeeds || m.Status == payment.Succeeded
 		k.a.reader.statuses[name] = m
 	}
 	if !succeeds {
@@ -380,14 +381,14 @@ func (k *compiler) amount() {
 	r, c := &k.a.reader, k.c.Amount
 	oneOf(k.bad, "amount.unit", c.Unit, "minor", "major")
 	oneOf(k.bad, "amount.check", c.Check, "always", "succeeded")
-	r.major, r.onlySucceeded = c.Unit == "major", c.Check == "succeeded"
-	r.exponents, r.currencies = c.Exponents, c.Currencies
+	r.unit = reply.Unit{Major: c.Unit == "major", Decimals: c.Exponents, Currencies: c.Currencies}
+	r.onlySucceeded = c.Check == "succeeded"
 	for _, code := range slices.Sorted(maps.Keys(c.Exponents)) {
 		if _, ok := currency.Exponent(code); !ok || c.Exponents[code] < 0 || c.Exponents[code] > currency.MaxExponent {
 			k.bad("amount.exponents."+code, "a currency of ISO 4217 with 0 to %d decimals; write for instance ISK: 2", currency.MaxExponent)
 		}
 	}
-	if len(c.Exponents) > 0 && r.major {
+	if len(c.Exponents) > 0 && r.unit.Major {
 		k.bad("amount.exponents", "in major units every currency has its own decimals; take it away, or write unit: minor")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Currencies)) {
@@ -401,18 +402,18 @@ var mediaType = regexp.MustCompile(`^[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+$`)
 
 func (k *compiler) rest() {
 	r := &k.a.reader
-	r.types = map[string]bool{}
+	r.terms.Types = map[string]bool{}
 	for _, t := range k.c.ContentTypes {
 		if t == "none" {
 			t = ""
 		} else if !mediaType.MatchString(t) {
 			k.bad("content_types", "%.60q is not a media type in small letters without parameters; write for instance text/plain, or none", t)
 		}
-		r.types[t] = true
+		r.terms.Types[t] = true
 	}
 	if k.c.MaxRetryAfter < time.Second || k.c.MaxRetryAfter > 24*time.Hour {
 		k.bad("max_retry_after", "%s: between 1s and 24h", k.c.MaxRetryAfter)
 	}
-	r.maxRetryAfter = k.c.MaxRetryAfter
+	r.terms.MaxRetryAfter = k.c.MaxRetryAfter
 	k.a.trace = *k.c.PropagateTrace
 }

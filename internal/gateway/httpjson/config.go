@@ -1,8 +1,10 @@
 package httpjson
 
 import (
+	"strings"
 	"time"
 
+	"pollux/internal/gateway"
 	"pollux/internal/gateway/httpclient"
 	"pollux/internal/secret"
 )
@@ -137,6 +139,25 @@ func (c Config) WithDefaults() Config {
 		c.PropagateTrace = new(true)
 	}
 	return c
+}
+
+// Complete names the gateway and writes every default out.
+func (c *Config) Complete(name string) {
+	c.Name = name
+	*c = c.WithDefaults()
+}
+
+// Client is how the gateway is reached.
+func (c *Config) Client() *httpclient.Config { return &c.Config }
+
+// Capabilities are what the configuration makes of the gateway: payments are found by our reference where the question has it.
+func (c Config) Capabilities() gateway.Capabilities {
+	const own = "{merchant_reference}"
+	asked := strings.Contains(c.URL, own) || strings.Contains(c.Body, own)
+	for _, value := range c.Headers {
+		asked = asked || strings.Contains(value, own)
+	}
+	return gateway.Capabilities{ByMerchantRef: asked}
 }
 
 // Validate returns every problem at once, each naming the key and what to write instead. Defaults need not be written out.

@@ -13,6 +13,7 @@ import (
 	"pollux/internal/gateway"
 	"pollux/internal/gateway/gatewaytest"
 	"pollux/internal/gateway/httpclient"
+	"pollux/internal/gateway/reply"
 	"pollux/internal/gateway/strictjson"
 	"pollux/internal/payment"
 )
@@ -48,7 +49,7 @@ func FuzzAnswer(f *testing.F) {
 			callErr = &httpclient.Error{Kind: httpclient.CutBody}
 		}
 		resp := httpclient.Response{Status: status, Header: http.Header{"Content-Type": {kind}, "Retry-After": {retryAfter}}, Body: body}
-		ans := a.reader.read(q, hide, resp, callErr, new(strictjson.Document), time.Unix(1789020000, 0))
+		ans := a.reader.read(reply.Call{Query: q, Hide: hide, HTTP: resp, Err: callErr}, new(strictjson.Document), time.Unix(1789020000, 0))
 		gatewaytest.Check(t, ans)
 		if strings.Contains(ans.Message+ans.GatewayStatus+ans.Detail, "hunter-two") {
 			t.Fatalf("it shows a secret: %+v", ans)

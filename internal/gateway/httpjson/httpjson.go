@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
 	"pollux/internal/gateway"
 	"pollux/internal/gateway/httpclient"
+	"pollux/internal/gateway/reply"
 	"pollux/internal/gateway/strictjson"
 )
 
@@ -46,6 +48,11 @@ const maxScratch = 64 << 10
 // New returns an adapter, or every problem of its configuration at once, each naming the key and what to write instead.
 func New(cfg Config) (*Adapter, error) { return compile(cfg) }
 
+// Capabilities are what the configuration makes of the gateway.
+func (a *Adapter) Capabilities() gateway.Capabilities {
+	return gateway.Capabilities{ByMerchantRef: slices.Contains(a.needs, "merchant_reference")}
+}
+
 // Close closes the connections that are not in use.
 func (a *Adapter) Close() { a.client.Close() }
 
@@ -74,7 +81,7 @@ func (a *Adapter) Poll(ctx context.Context, q gateway.Query) gateway.Answer {
 	}
 	resp, err := a.client.Do(ctx, req, s.answer)
 	s.answer = resp.Body
-	return a.reader.read(q, acct.redactor, resp, err, &s.doc, time.Now())
+	return a.reader.read(reply.Call{Query: q, Hide: acct.redactor, HTTP: resp, Err: err}, &s.doc, time.Now())
 }
 
 func (a *Adapter) release(s *scratch) {
@@ -96,8 +103,8 @@ func (a *Adapter) request(ctx context.Context, q gateway.Query, acct *account, s
 		return httpclient.Request{}, why
 	}
 	value := func(field string) string { return queryValue(q, field) }
-	s.url = a.url.append(s.url[:0], value, percent)
-	r := httpclient.Request{Method: a.method, URL: string(s.url), Header: acct.header}
+	s.url = a.url.append(s.url[:0], value, httpclient.AppendEscaped)
+	r := httpclient.Request{Method: a.method, URL: string(s.url), Header: acct.header, Hide: acct.redactor}
 	if a.hasBody {
 		r.Body = a.body.append(nil, value, a.escape) // not from scratch: the transport may read it after an answer that came early
 	}
@@ -133,7 +140,7 @@ func (a *Adapter) request(ctx context.Context, q gateway.Query, acct *account, s
 func (a *Adapter) unusable(q gateway.Query, acct *account) string {
 	for _, field := range a.needs {
 		v := queryValue(q, field)
-		if why := unusable(v); why != "" {
+		if why := httpclient.Unsendable(v); why != "" {
 			return fmt.Sprintf("%s %q %s: the gateway cannot be asked about it", field, acct.redactor.Name(v, 80), why)
 		}
 	}

@@ -144,6 +144,23 @@ func TestConformance(t *testing.T) {
 					cfg.Timeout, cfg.Success = timeout, httpjson.Success{Pointer: "/result", IsNot: []string{"failure"}}
 					return adapter(t, cfg)
 				},
+				Accounts: func(t testing.TB, base string, timeout time.Duration) gatewaytest.Gateway {
+					cfg := config(base)
+					change(&cfg)
+					cfg.Timeout, cfg.Accounts = timeout, map[string]httpjson.Credentials{}
+					for _, name := range []string{"eu", "us"} {
+						cfg.Accounts[name] = marking(cfg.Auth.Credentials, "-"+name)
+					}
+					cfg.Auth.Credentials = httpjson.Credentials{}
+					return adapter(t, cfg)
+				},
+				Proof: proof(name),
+				Words: map[string]gatewaytest.Word{
+					"processing": {Reply: reply(200, with("paid -> processing")), Class: gateway.Pending, Detail: "processing"},
+					"authorized": {Reply: reply(200, with("paid -> authorized")), Class: gateway.Pending, Detail: "authorized"},
+					"lapsed":     {Reply: reply(200, with("paid -> lapsed")), Class: gateway.Final, Status: payment.Expired, Detail: "too_late"},
+					"slow down":  {Reply: reply(400, `{"error":{"code":"slow_down"}}`), Class: gateway.RateLimited},
+				},
 				Query:  query,
 				Secret: marked,
 				Replies: map[gatewaytest.Scene]gatewaytest.Reply{
@@ -164,6 +181,28 @@ func TestConformance(t *testing.T) {
 				},
 			})
 		})
+	}
+}
+
+// marking puts something behind each secret.
+func marking(c httpjson.Credentials, mark string) httpjson.Credentials {
+	for _, s := range []*secret.Secret{&c.Token, &c.Password, &c.Key} {
+		if !s.IsZero() {
+			*s = secret.New(s.Reveal() + mark)
+		}
+	}
+	return c
+}
+
+// proof is how a request shows whose it is; nil where the secret itself is sent.
+func proof(name string) func(*http.Request, []byte, string) bool {
+	if name != "post with a signature" {
+		return nil
+	}
+	return func(r *http.Request, body []byte, secret string) bool {
+		mac := hmac.New(sha256.New, []byte(secret))
+		fmt.Fprint(mac, r.Method, r.RequestURI, string(body), r.Header.Get("X-Timestamp"))
+		return hex.EncodeToString(mac.Sum(nil)) == r.Header.Get("X-Signature")
 	}
 }
 

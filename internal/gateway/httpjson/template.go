@@ -2,10 +2,8 @@ package httpjson
 
 import (
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 )
 
 // template is text with placeholders: {reference}, {account}, … A brace that does not enclose a name of small letters, digits and
@@ -87,22 +85,6 @@ func (t template) append(dst []byte, value func(field string) string, esc escape
 
 func raw(dst []byte, value string) []byte { return append(dst, value...) }
 
-const hexDigits = "0123456789ABCDEF"
-
-// percent escapes everything that RFC 3986 reserves, in a path, a query and a form alike: a value can then be nothing but one segment
-// or one parameter.
-func percent(dst []byte, value string) []byte {
-	for i := range len(value) {
-		c := value[i]
-		if c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~' {
-			dst = append(dst, c)
-		} else {
-			dst = append(dst, '%', hexDigits[c>>4], hexDigits[c&15])
-		}
-	}
-	return dst
-}
-
 // quote escapes what stands inside a JSON string. The value is valid UTF-8 without control characters.
 func quote(dst []byte, value string) []byte {
 	for i := range len(value) {
@@ -113,43 +95,4 @@ func quote(dst []byte, value string) []byte {
 		}
 	}
 	return dst
-}
-
-// maxValue is the longest value that is put into a request; the record has none longer.
-const maxValue = 512
-
-// unusable says why a value cannot stand in a request, or is empty. Whatever a server makes of escapes, no value becomes another path:
-// a segment of dots is refused however it is written, since servers resolve it before and after they unescape.
-func unusable(value string) string {
-	switch {
-	case value == "":
-		return "is empty"
-	case len(value) > maxValue:
-		return fmt.Sprintf("is longer than %d bytes", maxValue)
-	case !utf8.ValidString(value):
-		return "is not UTF-8"
-	case strings.ContainsFunc(value, func(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }):
-		return "has control characters"
-	}
-	for plain := value; ; {
-		if dots(plain) {
-			return "has a segment of dots, which changes the path"
-		}
-		next, err := url.PathUnescape(plain)
-		if err != nil || next == plain {
-			return ""
-		}
-		plain = next
-	}
-}
-
-// dots reports whether a segment of the value, or what some servers take for one, is . or ..
-func dots(value string) bool {
-	for segment := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == '/' || r == '\\' }) {
-		segment, _, _ = strings.Cut(segment, ";") // parameters of a segment
-		if segment == "." || segment == ".." {
-			return true
-		}
-	}
-	return false
 }
