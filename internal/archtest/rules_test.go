@@ -32,10 +32,11 @@ var (
 	everything = []string{"./..."}
 
 	// pure decides and formats, and touches nothing.
-	pure = []string{"./internal/payment/...", "./internal/redelivery/...", "./internal/message/...", "./internal/gateway"}
+	pure = []string{"./internal/payment/...", "./internal/redelivery/...", "./internal/message/...", "./internal/audit/...", "./internal/gateway"}
 
 	// useCases say what happens, through small interfaces of their own.
-	useCases = []string{"./internal/outbox/...", "./internal/consumer/...", "./internal/deadletter/...", "./internal/webhook/...", "./internal/breaker/...", "./internal/fleet/...", "./internal/limit/..."}
+	useCases = []string{"./internal/outbox/...", "./internal/consumer/...", "./internal/deadletter/...", "./internal/webhook/...", "./internal/breaker/...", "./internal/fleet/...", "./internal/limit/...",
+		"./internal/casework/...", "./internal/adoption/..."}
 
 	// adapters know one outside thing each. The packages below gateway are adapters of gateways, and what these share.
 	adapters = []string{"./internal/postgres/...", "./internal/broker/...", "./internal/gateway/*", "./internal/telemetry/..."}

@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/user"
 	"slices"
 	"time"
 
@@ -14,12 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"pollux/internal/app"
+	"pollux/internal/audit"
 	"pollux/internal/breaker"
 	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/fleet"
 	"pollux/internal/message"
 	"pollux/internal/postgres"
+	"pollux/internal/terminal"
 )
 
 func breakerCommand() *cobra.Command {
@@ -179,41 +179,20 @@ func printBreaker(w io.Writer, s standing, changes []postgres.Change) {
 	}
 }
 
-// order is what an operator says beside the command itself.
-type order struct {
+// breakerOrder is what an operator says beside the command itself.
+type breakerOrder struct {
+	order
 	account string
-	reason  string
-	actor   string
 	during  time.Duration
 }
 
-func (o *order) flags(cmd *cobra.Command) {
+func (o *breakerOrder) flags(cmd *cobra.Command) {
+	o.order.flags(cmd)
 	cmd.Flags().StringVar(&o.account, "account", "", "the gateway's account; empty is the default one")
-	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the next operator")
-	cmd.Flags().StringVar(&o.actor, "actor", "", "who; the user of this machine if not said")
-}
-
-func (o *order) complete() error {
-	if o.reason == "" {
-		return app.Usage("--reason: say why; the next operator will want to know")
-	}
-	if o.actor == "" {
-		o.actor = whoami()
-	}
-	return nil
-}
-
-// whoami is the user of this machine.
-func whoami() string {
-	host, _ := os.Hostname()
-	if u, err := user.Current(); err == nil {
-		return u.Username + "@" + host
-	}
-	return "unknown@" + host
 }
 
 func forceCommand(verb string, mode breaker.Kind, short string) *cobra.Command {
-	var o order
+	var o breakerOrder
 	cmd := &cobra.Command{
 		Use: verb + " GATEWAY --reason WHY --for DURATION", Short: short, Args: cobra.ExactArgs(1),
 		Long: short + `, in the whole fleet, until --for is over or it is released. It is written down with who and why.`,
@@ -232,7 +211,7 @@ func forceCommand(verb string, mode breaker.Kind, short string) *cobra.Command {
 }
 
 func breakerRelease() *cobra.Command {
-	var o order
+	var o breakerOrder
 	cmd := &cobra.Command{
 		Use: "release GATEWAY --reason WHY", Short: "Ends a forced state", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -246,7 +225,7 @@ func breakerRelease() *cobra.Command {
 }
 
 func breakerReset() *cobra.Command {
-	var o order
+	var o breakerOrder
 	cmd := &cobra.Command{
 		Use: "reset GATEWAY --reason WHY", Short: "Makes a breaker forget the past and probe at once: after the cause was mended, such as an expired key", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -259,31 +238,33 @@ func breakerReset() *cobra.Command {
 	return cmd
 }
 
-// operate changes a breaker and writes down who did it and why.
-func operate(cmd *cobra.Command, gateway string, o *order,
+// operate changes a breaker and writes down who did it and why. The breaker comes first: in an emergency the database may be away, and it is no
+// condition then.
+func operate(cmd *cobra.Command, gateway string, o *breakerOrder,
 	change func(context.Context, fleet.KV, fleet.Target, breaker.Config) ([]breaker.Transition, error)) error {
 	if !message.ValidToken(gateway) {
 		return app.Usage("%q: no name of a gateway", gateway)
 	}
-	if err := o.complete(); err != nil {
+	if err := o.complete(true); err != nil {
 		return err
 	}
-	return withFleet(cmd, func(ctx context.Context, f operatedFleet) error {
-		g, known := f.cfg.Gateways[gateway]
-		if !known {
-			return app.Usage("gateway %q is not in the configuration", gateway)
+	cfg, err := load(cmd, config.SkipDatabase)
+	if err != nil {
+		return err
+	}
+	g, known := cfg.Gateways[gateway]
+	if !known {
+		return app.Usage("gateway %q is not in the configuration", gateway)
+	}
+	return withBroker(cmd, 0, func(ctx context.Context, conn *broker.Conn, _ broker.Options) error {
+		if err := conn.CheckKV(ctx); err != nil {
+			return err
 		}
-		changes, err := change(ctx, f.kv, fleet.Target{Gateway: gateway, Account: o.account}, g.BreakerConfig())
+		changes, err := change(ctx, conn.KV(), fleet.Target{Gateway: gateway, Account: o.account}, g.BreakerConfig())
 		if err != nil {
 			return err
 		}
-		for _, t := range changes {
-			t.Actor, t.Reason = o.actor, o.reason
-			if err := f.rows.Transition(ctx, fleet.Transition{Gateway: gateway, Account: o.account, Transition: t}, "pollux-cli"); err != nil {
-				return fmt.Errorf("it is done, but not written down: %w", err)
-			}
-		}
-		return show(cmd, changedOf(gateway, o.account, changes), func(w io.Writer) {
+		err = show(cmd, changedOf(gateway, o.account, changes), func(w io.Writer) {
 			for _, t := range changes {
 				row(w, fmt.Sprintf("%s is %s, it was %s", gateway, t.To, t.From))
 			}
@@ -291,6 +272,37 @@ func operate(cmd *cobra.Command, gateway string, o *order,
 				row(w, gateway+" is as it was: nothing to change")
 			}
 		})
+		if err != nil || len(changes) == 0 {
+			return err
+		}
+		if err := o.writeDown(cmd, gateway, changes); err != nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), terminal.Lines(fmt.Sprintf("pollux: it is done, but it is not in the audit log: %v\nnote who did it, why and when", err)))
+			return app.ErrFindings
+		}
+		return nil
+	})
+}
+
+// writeDown records what became of a breaker, and who did it.
+func (o *breakerOrder) writeDown(cmd *cobra.Command, gateway string, changes []breaker.Transition) error {
+	return withDatabase(cmd, func(ctx context.Context, pool *pgxpool.Pool) error {
+		for _, t := range changes {
+			t.Actor, t.Reason = o.actor, o.reason
+			if err := postgres.NewBreakers(pool).Transition(ctx, fleet.Transition{Gateway: gateway, Account: o.account, Transition: t}, "pollux-cli"); err != nil {
+				return err
+			}
+		}
+		type state struct {
+			State string     `json:"state"`
+			Until *time.Time `json:"until,omitempty"`
+		}
+		after := state{State: changes[len(changes)-1].To.String()}
+		if o.during > 0 {
+			until := changes[0].At.Time().Add(o.during).UTC()
+			after.Until = &until
+		}
+		return postgres.NewAudit(pool).Record(ctx, o.act("breaker."+cmd.Name(), audit.Done,
+			audit.Change{Target: audit.Breaker(gateway, o.account), Before: state{State: changes[0].From.String()}, After: after}))
 	})
 }
 

@@ -24,6 +24,7 @@ var meanings = map[redelivery.Reason]string{
 	redelivery.ReasonWindow:        "it is as old as the policy allows and the gateway has not decided",
 	redelivery.ReasonPoison:        "it was delivered again and again and never recorded: look for crashes of the consumers",
 	redelivery.ReasonRefused:       "the database refuses to record the result: the message names the constraint",
+	redelivery.ReasonConflict:      "the gateway contradicts the payment's final status, or one that an operator forced: nothing was changed; compare, and force what is right",
 	redelivery.ReasonUndecodable:   "a message that is none of ours: somebody else publishes to this subject",
 	redelivery.ReasonUnpublishable: "the broker refuses to take its poll",
 }

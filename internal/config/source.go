@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -15,7 +16,11 @@ const (
 	envPrefix  = "POLLUX_"
 	envNesting = "__"
 	envFile    = envPrefix + "CONFIG"
+	envActor   = envPrefix + "ACTOR"
 )
+
+// Actor is who acts when the command line does not say: $POLLUX_ACTOR, or nobody. It is no configuration: it belongs to a person's session.
+func Actor() string { return os.Getenv(envActor) }
 
 // envName is the environment variable that overrides a key: relay.every is POLLUX_RELAY__EVERY.
 func envName(p path) string { return envPrefix + strings.ToUpper(strings.Join(p, envNesting)) }

@@ -23,12 +23,12 @@ const brokenSQL = `
 	    as "pending payments without a job",
 	  (select count(*) from pollux.poll_jobs j where not exists (select from pollux.payments p where p.id = j.payment_id and p.status = 'pending'))
 	    as "jobs without a pending payment",
-	  (select count(*) from pollux.dead_letters d join pollux.payments p on p.id = d.payment_id where d.state in ('open', 'replaying') and p.status <> 'pending')
+	  (select count(*) from pollux.dead_letters d join pollux.payments p on p.id = d.payment_id where d.state in ('open', 'replaying') and d.reason <> 'conflict' and p.status <> 'pending')
 	    as "letters open for a final payment",
 	  (select count(*) from pollux.poll_jobs j where j.state = 'dead' and not exists
 	    (select from pollux.dead_letters d where d.payment_id = j.payment_id and d.state = 'open'))
 	    as "dead jobs without an open letter",
-	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.state = 'open' and not exists
+	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.state = 'open' and d.reason <> 'conflict' and not exists
 	    (select from pollux.poll_jobs j where j.payment_id = d.payment_id and j.state = 'dead'))
 	    as "open letters whose job lives",
 	  (select count(*) from pollux.payments p where p.revision <>
@@ -40,7 +40,7 @@ const brokenSQL = `
 	  (select count(*) - count(distinct event_id) from pollux.outbox)
 	    as "events with the same id",
 	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.replays + 1 <
-	    (select count(*) from pollux.outbox o where o.payment_id = d.payment_id and o.subject ~ '^payments\.dead\.'))
+	    (select count(*) from pollux.outbox o where o.payment_id = d.payment_id and o.subject ~ '^payments\.dead\.' and o.body::json ->> 'dead_letter_id' = d.id::text))
 	    as "letters with more announcements than deaths"`
 
 // broken says which invariants do not hold.
@@ -141,9 +141,10 @@ func TestStatusesChangeAsThePureCoreSays(t *testing.T) {
 				_, err := r.pool.Exec(t.Context(), `update pollux.payments set status = $2, status_source = coalesce($3, case when $2 = status then status_source end) where id = $1`,
 					int64(id), string(to), source)
 				kind := payment.Between(from, to)
+				conflict := kind == payment.Conflict && to != payment.Pending && by != "" && by != payment.ByOperator
 				allowed := kind == payment.Same ||
 					by != "" && (kind == payment.Resolution || kind == payment.LateSuccess || by == payment.ByOperator && to != payment.Pending)
-				if (err == nil) != allowed {
+				if (err == nil) != (allowed || conflict) {
 					t.Errorf("%s (%s): allowed %t, the schema says %v", name, kind, allowed, err)
 				}
 				if err != nil && !refusedBy(err, "payments_machine") {
@@ -156,7 +157,11 @@ func TestStatusesChangeAsThePureCoreSays(t *testing.T) {
 				if got, err := r.jobs.ByID(t.Context(), id); err != nil || got != want {
 					t.Errorf("%s: it is %s, not %s, %v", name, got, want, err)
 				}
-				if events := r.eventsOf(t, id); len(events) != changed {
+				letters := query[int](t, r, `select count(*) from pollux.dead_letters where payment_id = $1 and reason = 'conflict' and state = 'open' and gateway_status = $2`, int64(id), string(to))
+				if (letters == 1) != conflict {
+					t.Errorf("%s: %d conflicts", name, letters)
+				}
+				if events := r.eventsOf(t, id); len(events) != changed+letters {
 					t.Errorf("%s: %d events", name, len(events))
 				}
 				if jobs := query[int](t, r, `select count(*) from pollux.poll_jobs where payment_id = $1`, int64(id)); (jobs == 1) != (want == payment.Pending) {

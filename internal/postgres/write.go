@@ -96,6 +96,7 @@ func write(ctx context.Context, tx pgx.Tx, results []consumer.Result, worker str
 	}
 	batch = pgx.Batch{}
 	queueDetails(&batch, results, verdicts)
+	queueContradictions(&batch, results, verdicts)
 	queueAttempts(&batch, results, verdicts, worker)
 	queueDeadLetters(&batch, results, verdicts, worker)
 	if batch.Len() == 0 {
@@ -269,6 +270,31 @@ func queueDetails(batch *pgx.Batch, results []consumer.Result, verdicts []consum
 		return
 	}
 	batch.Queue(detailSQL, ids, details)
+}
+
+// contradictSQL says to the status machine what a gateway answered about payments that an operator forced meanwhile. It is a conflict, which changes
+// nothing and is put before a person; the schema sees to that.
+const contradictSQL = `
+	update pollux.payments p
+	set status = i.status, status_detail = i.detail, status_source = 'poll'
+	from unnest($1::bigint[], $2::text[], $3::text[]) as i(id, status, detail)
+	where p.id = i.id
+	  and p.status not in ('pending', i.status)
+	  and p.status_source = 'operator'`
+
+// queueContradictions looks after final answers that came too late. Nearly always somebody else has recorded the same.
+func queueContradictions(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict) {
+	var ids []int64
+	var statuses, details []string
+	for i := range results {
+		d := results[i].Disposition
+		if d.Verb == redelivery.Resolve && results[i].Polled && !verdicts[i].Applied && d.Status.Final() {
+			ids, statuses, details = append(ids, int64(results[i].Payment)), append(statuses, string(d.Status)), append(details, clean(d.Detail, maxDetail))
+		}
+	}
+	if ids != nil {
+		batch.Queue(contradictSQL, ids, statuses, details)
+	}
 }
 
 // attemptSQL logs polls.

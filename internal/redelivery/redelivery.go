@@ -104,6 +104,7 @@ const (
 	ReasonRefused       Reason = "refused"        // the database refuses to record it
 	ReasonUndecodable   Reason = "undecodable"    // the message cannot be read
 	ReasonUnpublishable Reason = "unpublishable"  // the broker refuses to take it
+	ReasonConflict      Reason = "conflict"       // the gateway contradicts a final status
 )
 
 // Reasons are all reasons in a fixed order.
@@ -111,6 +112,7 @@ var Reasons = []Reason{
 	ReasonDue, ReasonUntracked, ReasonStale, ReasonAlreadyFinal, ReasonWithPerson, ReasonWatched, ReasonEarly, ReasonCircuitOpen, ReasonPaused,
 	ReasonLocal, ReasonResolved, ReasonStillPending, ReasonFailure, ReasonRateLimited, ReasonUnauthorized, ReasonNotFound,
 	ReasonUnknownStatus, ReasonMismatch, ReasonAttempts, ReasonFailures, ReasonWindow, ReasonDeadline, ReasonPoison, ReasonRefused, ReasonUndecodable, ReasonUnpublishable,
+	ReasonConflict,
 }
 
 // Disposition is how a delivery ends.

@@ -54,11 +54,12 @@ func JSON(w io.Writer, value any) error {
 	if err := e.Encode(value); err != nil {
 		return fmt.Errorf("writing JSON: %w", err)
 	}
-	_, err := io.WriteString(w, escapeJSON(b.String()))
+	_, err := io.WriteString(w, EscapeJSON(b.String()))
 	return err
 }
 
-func escapeJSON(s string) string {
+// EscapeJSON makes a text that is JSON, or lines of it, harmless to a terminal. It means the same afterwards.
+func EscapeJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
@@ -72,6 +73,36 @@ func escapeJSON(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// Record returns a line of a CSV file, with its end. A text that a spreadsheet would take for a formula gets an apostrophe before it (CWE-1236), and what a
+// terminal would obey is escaped. Every text is quoted, so that it stays one cell whatever a program takes for the separator. Numbers are
+// written as they are.
+func Record(cells ...any) string {
+	var b strings.Builder
+	for i, c := range cells {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		switch c.(type) {
+		case int, int64, float64:
+			fmt.Fprint(&b, c)
+		default:
+			b.WriteString(`"` + strings.ReplaceAll(harmlessCell(fmt.Sprint(c)), `"`, `""`) + `"`)
+		}
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// formulas are the characters that begin a formula in one spreadsheet or another, wide ones included.
+const formulas = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"
+
+func harmlessCell(s string) string {
+	if first, _ := utf8.DecodeRuneInString(strings.TrimLeft(s, " ")); s != "" && strings.ContainsRune(formulas, first) {
+		s = "'" + s
+	}
+	return Line(s)
 }
 
 // Is reports whether w is a terminal, or something like one: a device of characters.

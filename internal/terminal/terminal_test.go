@@ -97,3 +97,18 @@ func TestAFileIsNoTerminal(t *testing.T) {
 		t.Error("a device of characters is not taken for a terminal")
 	}
 }
+
+func TestRecordsAreHarmlessToASpreadsheet(t *testing.T) {
+	for in, want := range map[string]string{
+		"": `""`, "a": `"a"`, `say "hi", twice`: `"say ""hi"", twice"`, "=1+1": `"'=1+1"`, "  @SUM(A1)": `"'  @SUM(A1)"`, "+1": `"'+1"`, "-1": `"'-1"`,
+		"\t=1": `"'\u0009=1"`, "\r=1": `"'\u000d=1"`, "\uff1d1": `"'\uff1d1"`, "1=1": `"1=1"`, "a;=1": `"a;=1"`, "a\n=1": `"a\u000a=1"`, "\x1b[31m": `"\u001b[31m"`,
+	} {
+		want = strings.ReplaceAll(want, `\uff1d`, "\uff1d")
+		if got := Record(in); got != want+"\n" {
+			t.Errorf("%q: %s, not %s", in, got, want)
+		}
+	}
+	if got, want := Record(-5, int64(7), "x", 1.5), "-5,7,\"x\",1.5\n"; got != want {
+		t.Errorf("%q, not %q", got, want)
+	}
+}

@@ -185,6 +185,7 @@ create table pollux.dead_letters (
 create unique index dead_letters_one_open on pollux.dead_letters (payment_id) where state in ('open', 'replaying');
 create unique index dead_letters_one_message on pollux.dead_letters (subject, sha256(body)) where payment_id is null and state = 'open';
 create index dead_letters_newest on pollux.dead_letters (state, id);
+create index dead_letters_payment on pollux.dead_letters (payment_id);
 
 comment on table pollux.dead_letters is 'What is with a person. The row is the truth, the message on payments.dead.> its announcement.';
 comment on column pollux.dead_letters.created_at is 'when it died first; died_at is when it died last, after replays';
@@ -456,7 +457,24 @@ end $$;
 create trigger jobs_begin before insert on pollux.poll_jobs
   for each statement when (pg_trigger_depth() = 0) execute function pollux.jobs_begin();
 
--- The status machine. Only an operator may contradict a final status, and nobody makes a payment pending again.
+-- What contradicts a final status is put before a person, once for each thing that is said, and changes nothing.
+-- +goose StatementBegin
+create function pollux.contradict(p pollux.payments, said text, detail text, source text) returns void language plpgsql set enable_seqscan = off as $$
+begin
+  if exists (select from pollux.dead_letters d where d.payment_id = p.id and d.reason = 'conflict' and d.gateway_status = said) then
+    return;
+  end if;
+  insert into pollux.dead_letters as d (payment_id, gateway, account, class, amount_minor, currency, reason, last_class, gateway_status, message)
+  values (p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, 'conflict', 'final', said,
+    format('the gateway says that it is %s (%s), but it is %s since %s (%s)', concat_ws(', ', said, nullif(detail, '')), source, p.status,
+      to_char(p.status_updated_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'), p.status_source))
+  on conflict (payment_id) where state in ('open', 'replaying') do update
+  set gateway_status = excluded.gateway_status, message = excluded.message, deliveries = d.deliveries + 1, died_at = now();
+end $$;
+-- +goose StatementEnd
+
+-- The status machine. Only an operator may contradict a final status, and nobody makes a payment pending again. What anybody else says against a final status, or
+-- against what an operator has said, is a conflict: the row stays as it is, the statement changes none, and a person is asked.
 -- +goose StatementBegin
 create function pollux.payment_turns() returns trigger language plpgsql as $$
 declare
@@ -473,15 +491,17 @@ begin
     broken := 'payments_status_source';
   elsif new.status <> 'pending' and new.status_source is null then
     fault := 'a final status needs its source';
-  elsif new.status <> old.status and old.status <> 'pending' and new.status <> 'succeeded' and new.status_source <> 'operator' then
-    fault := 'it does not become ' || new.status || ' but by an operator';
+  elsif new.status <> old.status and old.status <> 'pending' and new.status_source <> 'operator'
+    and (new.status <> 'succeeded' or old.status_source = 'operator')
+  then
+    perform pollux.contradict(old, new.status, left(new.status_detail, 255), new.status_source);
+    return null;
   elsif length(new.status_detail) > 255 then
     fault := 'its status_detail has more than 255 characters';
     broken := 'payments_status_detail';
   end if;
   if fault is not null then
-    raise exception 'payment % is %: %', old.id, old.status, fault using errcode = 'check_violation', constraint = broken,
-      hint = 'What contradicts a final status is recorded as a conflict and shown to a person.';
+    raise exception 'payment % is %: %', old.id, old.status, fault using errcode = 'check_violation', constraint = broken;
   end if;
   if new.status <> old.status then
     new.revision := old.revision + 1;
@@ -634,7 +654,8 @@ end $$;
 -- +goose StatementBegin
 create function pollux.dead_letter_begins() returns trigger language plpgsql set timezone = 'UTC' as $$
 declare
-  event_id text := coalesce(new.payment_id::text, 'message-' || new.id) || '-dead-' || new.replays || '-' || new.reason;
+  event_id text := coalesce(new.payment_id::text, 'message-' || new.id)
+    || case new.reason when 'conflict' then '-conflict-' || new.gateway_status else '-dead-' || new.replays || '-' || new.reason end;
 begin
   insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
   values (
@@ -761,7 +782,7 @@ from unnest(array['outbox', 'poll_attempts']) as t, generate_series(0, 3) as d;
 -- +goose Down
 
 drop function pollux.track_payments, pollux.element_fault, pollux.incoming, pollux.track_payment, pollux.first_poll, pollux.payment_fault,
-  pollux.maintain, pollux.make_partition, pollux.drop_partition;
+  pollux.maintain, pollux.make_partition, pollux.drop_partition, pollux.contradict;
 drop table pollux.streams, pollux.dead_letters, pollux.outbox, pollux.poll_attempts, pollux.poll_jobs, pollux.payments;
 drop function pollux.payment_is_sound, pollux.payments_begin, pollux.jobs_begin, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_end,
   pollux.stays, pollux.truncated, pollux.bury, pollux.dead_letter_begins;

@@ -1,0 +1,195 @@
+// Package audit is the log of what operators did and what they were refused: its rows, how each is hashed, and how the chain that they make is
+// verified. It is pure: it verifies rows of the database and lines of an exported file alike.
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Outcome is how an act ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Done    Outcome = "done"    // its effect is in the record
+	Refused Outcome = "refused" // nothing was changed, and the log says why it was tried
+)
+
+// Actor is who acts. The database adds whom it knows: the login, the address of the client and the name of the application.
+type Actor struct {
+	Name   string // as they say themselves; at most 255 characters
+	Origin string // the program and the machine; at most 255 characters
+}
+
+// Act is what was done, or refused, to one target or to many at once.
+type Act struct {
+	Actor
+	Action  string // noun and verb: payment.force, dlq.replay, breaker.open
+	Outcome Outcome
+	Reason  string // why, as the actor says; of a refusal also why it was refused. At most 2000 characters
+	Changes []Change
+}
+
+// Change is what an act did to one target. Before and After are marshalled as JSON objects; nil means that there was nothing.
+type Change struct {
+	Target string `json:"target"` // payment:42, dead_letter:7, replay:3, breaker:stripe
+	Before any    `json:"before"`
+	After  any    `json:"after"`
+}
+
+// Payment names a payment as a target.
+func Payment(id int64) string { return "payment:" + strconv.FormatInt(id, 10) }
+
+// Letter names a dead letter as a target.
+func Letter(id int64) string { return "dead_letter:" + strconv.FormatInt(id, 10) }
+
+// Breaker names the breaker of a gateway's account as a target.
+func Breaker(gateway, account string) string {
+	if account == "" {
+		return "breaker:" + gateway
+	}
+	return "breaker:" + gateway + "/" + account
+}
+
+// MaxReason is the longest reason that an operator may give, in bytes. The log takes more: a refusal adds its own to it.
+const MaxReason = 500
+
+// Text returns a text as the log takes it: without control characters, cut to n bytes.
+func Text(s string, n int) string {
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, " "))
+	if len(s) > n {
+		s = strings.ToValidUTF8(s[:n], "") // the cut may have gone through a character
+	}
+	return s
+}
+
+// Hash is a SHA-256.
+type Hash [sha256.Size]byte
+
+// String returns the hash in hexadecimal digits.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText is String.
+func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText reads 64 hexadecimal digits.
+func (h *Hash) UnmarshalText(text []byte) error {
+	if len(text) != hex.EncodedLen(len(h)) {
+		return fmt.Errorf("a hash has %d hexadecimal digits", hex.EncodedLen(len(h)))
+	}
+	_, err := hex.Decode(h[:], text)
+	return err
+}
+
+// Entry is a row of the log. Before and After are the texts of JSON objects as they were hashed, byte for byte: in JSON they are strings, so that
+// whatever formats a file anew leaves them as they are.
+type Entry struct {
+	Seq         int64     `json:"seq"` // from 1, without gaps
+	At          time.Time `json:"at"`
+	Actor       string    `json:"actor"`
+	Login       string    `json:"login"`
+	Client      string    `json:"client"`
+	Application string    `json:"application"`
+	Origin      string    `json:"origin"`
+	Action      string    `json:"action"`
+	Outcome     Outcome   `json:"outcome"`
+	Reason      string    `json:"reason"`
+	Target      string    `json:"target"`
+	Before      *string   `json:"before"`
+	After       *string   `json:"after"`
+	Previous    Hash      `json:"previous"`
+	Hash        Hash      `json:"hash"`
+}
+
+// timeLayout is how an instant is hashed: UTC, microseconds.
+const timeLayout = "2006-01-02T15:04:05.000000Z"
+
+// Canonical returns the text that is hashed: each column as name, length in bytes and value, so that no value can pass for two columns. The
+// database's function pollux.audit writes the same.
+func (e Entry) Canonical() []byte {
+	var b []byte
+	add := func(name string, value *string) {
+		b = append(append(b, name...), ' ')
+		if value == nil {
+			b = append(b, "- \n"...)
+			return
+		}
+		b = strconv.AppendInt(b, int64(len(*value)), 10)
+		b = append(append(append(b, ' '), *value...), '\n')
+	}
+	text := func(name, value string) { add(name, &value) }
+	text("seq", strconv.FormatInt(e.Seq, 10))
+	text("previous", e.Previous.String())
+	text("at", e.At.UTC().Format(timeLayout))
+	text("actor", e.Actor)
+	text("login", e.Login)
+	text("client", e.Client)
+	text("application", e.Application)
+	text("origin", e.Origin)
+	text("action", e.Action)
+	text("outcome", string(e.Outcome))
+	text("reason", e.Reason)
+	text("target", e.Target)
+	add("before", e.Before)
+	add("after", e.After)
+	return b
+}
+
+// Sum is the hash that the entry should have.
+func (e Entry) Sum() Hash { return sha256.Sum256(e.Canonical()) }
+
+// Line returns the entry as a line of an exported file, without its end.
+func (e Entry) Line() ([]byte, error) {
+	e.At = e.At.UTC()
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("writing row %d of the audit log: %w", e.Seq, err)
+	}
+	return b, nil
+}
+
+// ParseLine reads what Line wrote.
+func ParseLine(line []byte) (Entry, error) {
+	var e Entry
+	if err := json.Unmarshal(line, &e); err != nil {
+		return Entry{}, errors.New("it is no row of an audit log as pollux audit export writes it")
+	}
+	return e, nil
+}
+
+// Anchor is a row that somebody has written down elsewhere: nobody can then change what is up to it, nor cut it off, without being found.
+type Anchor struct {
+	Hash Hash
+	Seq  int64
+}
+
+// String returns the anchor as it is written down: HASH@SEQ.
+func (a Anchor) String() string { return fmt.Sprintf("%s@%d", a.Hash, a.Seq) }
+
+// ParseAnchor reads HASH@SEQ.
+func ParseAnchor(s string) (Anchor, error) {
+	var a Anchor
+	wrong := fmt.Errorf("%.100q: an anchor is HASH@SEQ, as pollux audit verify prints it", s)
+	hash, seq, ok := strings.Cut(s, "@")
+	if !ok || a.Hash.UnmarshalText([]byte(hash)) != nil {
+		return Anchor{}, wrong
+	}
+	var err error
+	if a.Seq, err = strconv.ParseInt(seq, 10, 64); err != nil || a.Seq < 1 {
+		return Anchor{}, wrong
+	}
+	return a, nil
+}
