@@ -6,7 +6,11 @@ import (
 
 	"pollux/internal/config"
 	"pollux/internal/consumer"
+	"pollux/internal/gateway/adyen"
 	"pollux/internal/gateway/httpjson"
+	"pollux/internal/gateway/iyzico"
+	"pollux/internal/gateway/mercadopago"
+	"pollux/internal/gateway/paypal"
 	"pollux/internal/gateway/razorpay"
 	"pollux/internal/gateway/stripe"
 )
@@ -33,8 +37,16 @@ func Adapter(g config.Gateway) (consumer.Gateway, error) {
 		return httpjson.New(*cfg)
 	case *stripe.Config:
 		return stripe.New(*cfg)
+	case *paypal.Config:
+		return paypal.New(*cfg)
 	case *razorpay.Config:
 		return razorpay.New(*cfg)
+	case *mercadopago.Config:
+		return mercadopago.New(*cfg)
+	case *iyzico.Config:
+		return iyzico.New(*cfg)
+	case *adyen.Config:
+		return adyen.Adapter{}, nil
 	}
 	return nil, fmt.Errorf("%.64q is not an adapter", g.Adapter)
 }

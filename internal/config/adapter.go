@@ -21,7 +21,7 @@ type Adapter interface {
 }
 
 // Adapters are the names of all adapters.
-var Adapters = []string{"httpjson", "stripe", "razorpay"}
+var Adapters = []string{"httpjson", "stripe", "paypal", "razorpay", "mercadopago", "iyzico", "adyen"}
 
 // Section is the section of the gateway's adapter, an empty one where it was not written; nil for an adapter that does not exist.
 func (g Gateway) Section() Adapter { return g.section() }
@@ -32,8 +32,16 @@ func (g *Gateway) section() Adapter {
 		return made(&g.HTTPJSON)
 	case "stripe":
 		return made(&g.Stripe)
+	case "paypal":
+		return made(&g.PayPal)
 	case "razorpay":
 		return made(&g.Razorpay)
+	case "mercadopago":
+		return made(&g.MercadoPago)
+	case "iyzico":
+		return made(&g.Iyzico)
+	case "adyen":
+		return made(&g.Adyen)
 	}
 	return nil
 }

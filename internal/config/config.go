@@ -8,7 +8,11 @@ package config
 import (
 	"time"
 
+	"pollux/internal/gateway/adyen"
 	"pollux/internal/gateway/httpjson"
+	"pollux/internal/gateway/iyzico"
+	"pollux/internal/gateway/mercadopago"
+	"pollux/internal/gateway/paypal"
 	"pollux/internal/gateway/razorpay"
 	"pollux/internal/gateway/stripe"
 )
@@ -128,15 +132,19 @@ type Curve struct {
 
 // Gateway says how payments of one gateway are polled.
 type Gateway struct {
-	Adapter     string            `koanf:"adapter"`      // What speaks with the gateway: `httpjson`, `stripe`, `razorpay`. The section of that name says how.
-	Workers     int               `koanf:"workers"`      // Polls of one lane that one process has in hand at once. With a rate in `limits`, no more than have their turn within two seconds.
-	MinInterval *time.Duration    `koanf:"min_interval"` // Between two polls of one payment, whatever its policy says. Not written: what the adapter knows of the gateway, mostly `0s`.
-	WebhookOnly bool              `koanf:"webhook_only"` // The gateway is never asked: its payments wait for a webhook until their deadline or the policy's window ends, and then for a person. Always so with gateways that cannot be asked.
-	Limits      Limits            `koanf:"limits"`       // How often it is called, by the whole fleet; each of its accounts for itself. Without a rate and a concurrency nothing but pauses that it asks for: write at least what its contract says.
-	Breaker     Breaker           `koanf:"breaker"`      // When it is not called any more, by the whole fleet, and how it comes back; each of its accounts for itself. See [breaker.md](breaker.md).
-	Classes     map[string]string `koanf:"classes"`      // Classes that have another policy at this gateway.
-	Policies    map[string]Policy `koanf:"policies"`     // Policies that are different at this gateway: what is not said here is as in the policy of that name.
-	HTTPJSON    *httpjson.Config  `koanf:"httpjson"`     // For `adapter: httpjson`: how to ask the gateway and how to read its answers. See [gateways/httpjson.md](gateways/httpjson.md).
-	Stripe      *stripe.Config    `koanf:"stripe"`       // For `adapter: stripe`. See [gateways/stripe.md](gateways/stripe.md).
-	Razorpay    *razorpay.Config  `koanf:"razorpay"`     // For `adapter: razorpay`. See [gateways/razorpay.md](gateways/razorpay.md).
+	Adapter     string              `koanf:"adapter"`      // What speaks with the gateway: `httpjson`, `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico` or `adyen`. The section of that name says how.
+	Workers     int                 `koanf:"workers"`      // Polls of one lane that one process has in hand at once. With a rate in `limits`, no more than have their turn within two seconds.
+	MinInterval *time.Duration      `koanf:"min_interval"` // Between two polls of one payment, whatever its policy says. Not written: what the adapter knows of the gateway, mostly `0s`.
+	WebhookOnly bool                `koanf:"webhook_only"` // The gateway is never asked: its payments wait for a webhook until their deadline or the policy's window ends, and then for a person. Always so with gateways that cannot be asked.
+	Limits      Limits              `koanf:"limits"`       // How often it is called, by the whole fleet; each of its accounts for itself. Without a rate and a concurrency nothing but pauses that it asks for: write at least what its contract says.
+	Breaker     Breaker             `koanf:"breaker"`      // When it is not called any more, by the whole fleet, and how it comes back; each of its accounts for itself. See [breaker.md](breaker.md).
+	Classes     map[string]string   `koanf:"classes"`      // Classes that have another policy at this gateway.
+	Policies    map[string]Policy   `koanf:"policies"`     // Policies that are different at this gateway: what is not said here is as in the policy of that name.
+	HTTPJSON    *httpjson.Config    `koanf:"httpjson"`     // For `adapter: httpjson`: how to ask the gateway and how to read its answers. See [gateways/httpjson.md](gateways/httpjson.md).
+	Stripe      *stripe.Config      `koanf:"stripe"`       // For `adapter: stripe`. See [gateways/stripe.md](gateways/stripe.md).
+	PayPal      *paypal.Config      `koanf:"paypal"`       // For `adapter: paypal`. See [gateways/paypal.md](gateways/paypal.md).
+	Razorpay    *razorpay.Config    `koanf:"razorpay"`     // For `adapter: razorpay`. See [gateways/razorpay.md](gateways/razorpay.md).
+	MercadoPago *mercadopago.Config `koanf:"mercadopago"`  // For `adapter: mercadopago`. See [gateways/mercadopago.md](gateways/mercadopago.md).
+	Iyzico      *iyzico.Config      `koanf:"iyzico"`       // For `adapter: iyzico`. See [gateways/iyzico.md](gateways/iyzico.md).
+	Adyen       *adyen.Config       `koanf:"adyen"`        // For `adapter: adyen`, which cannot be asked. See [gateways/adyen.md](gateways/adyen.md).
 }
