@@ -25,7 +25,7 @@ func ConsumerCommand() *cobra.Command {
 		Short: "Polls gateways about pending payments and records what they say",
 		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := Load(config.Options{Flags: cmd.Flags()})
+			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipWebhooks})
 			if err != nil {
 				return err
 			}

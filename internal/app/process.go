@@ -25,10 +25,15 @@ type Process struct {
 // NewProcess returns a process that is not ready until its database and its broker were found and are as they must be. Call it
 // before the telemetry runs.
 func NewProcess(tel *telemetry.Telemetry) *Process {
+	p := newRecordProcess(tel)
+	tel.Health.Register(p.broker.name, checkTimeout, p.broker.check)
+	return p
+}
+
+// newRecordProcess is NewProcess for a service that needs no broker.
+func newRecordProcess(tel *telemetry.Telemetry) *Process {
 	p := &Process{Telemetry: tel, database: &dependency{name: "database"}, broker: &dependency{name: "broker"}}
-	for _, d := range []*dependency{p.database, p.broker} {
-		tel.Health.Register(d.name, checkTimeout, d.check)
-	}
+	tel.Health.Register(p.database.name, checkTimeout, p.database.check)
 	return p
 }
 

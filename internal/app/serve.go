@@ -22,12 +22,17 @@ type Service func(ctx context.Context, cfg config.Config, p *Process) error
 
 // serve runs a service with its telemetry, which lives longer than it: the drain can be watched. What ended it is in the log.
 func serve(ctx context.Context, cfg config.Config, name string, service Service) error {
+	return serveIn(ctx, cfg, name, NewProcess, service)
+}
+
+// serveIn is serve with a process of the service's own kind.
+func serveIn(ctx context.Context, cfg config.Config, name string, process func(*telemetry.Telemetry) *Process, service Service) error {
 	tel, err := openTelemetry(ctx, cfg, name, os.Stderr)
 	if err != nil {
 		return err
 	}
 	defer closeTelemetry(ctx, tel)
-	p := NewProcess(tel)
+	p := process(tel)
 	pages, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	var g errgroup.Group

@@ -212,10 +212,14 @@ type service struct {
 
 func (s *site) serve(name string, run Service) *service {
 	s.t.Helper()
+	return s.serveIn(name, s.config(), NewProcess, run)
+}
+
+func (s *site) serveIn(name string, cfg config.Config, process func(*telemetry.Telemetry) *Process, run Service) *service {
+	s.t.Helper()
 	ctx, stop := context.WithCancelCause(context.Background())
 	v := &service{t: s.t, stop: stop, done: make(chan struct{})}
-	cfg := s.config()
-	go func() { defer close(v.done); v.err = serve(ctx, cfg, name, run) }()
+	go func() { defer close(v.done); v.err = serveIn(ctx, cfg, name, process, run) }()
 	s.t.Cleanup(func() { stop(nil); <-v.done })
 	return v
 }

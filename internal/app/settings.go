@@ -21,7 +21,7 @@ func TelemetryConfig(c config.Config, service string) telemetry.Config {
 		LogFormat: c.Log.Format, LogLevel: slog.Level(c.Log.Level),
 		Listen: c.Telemetry.Listen, PprofListen: c.Telemetry.PprofListen,
 		OTLPEndpoint: c.Telemetry.OTLPEndpoint, TraceRatio: c.Telemetry.TraceRatio.Ratio(),
-		Gateways: gatewayNames(c), Classes: classNames(c), MaxGateways: c.Telemetry.MaxGateways,
+		Gateways: append(gatewayNames(c), hookNames(c)...), Classes: classNames(c), MaxGateways: c.Telemetry.MaxGateways,
 	}
 }
 

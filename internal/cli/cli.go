@@ -28,7 +28,7 @@ func Command() *cobra.Command {
 		Use:   "pollux",
 		Short: "Brings pending payments to their final status",
 		Long: `pollux is the operator's tool: it applies migrations and streams, checks the configuration, and shows and replays
-the payments that are with a person. The services are consumer and outbox-relay.
+the payments that are with a person. The services are consumer, outbox-relay and webhook.
 
 Exit codes: 0 done; 1 it went wrong; 2 nothing was tried, the command line or the configuration is wrong; 3 done, and something was
 found that a person should see.`,
@@ -41,7 +41,7 @@ found that a person should see.`,
 		}
 		return nil
 	}
-	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), breakerCommand(), auditCommand(), versionCommand())
+	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), breakerCommand(), auditCommand(), webhookCommand(), versionCommand())
 	return cmd
 }
 
@@ -67,7 +67,7 @@ func output(cmd *cobra.Command) string {
 
 // load reads the configuration for a command that uses only a part of it.
 func load(cmd *cobra.Command, skip config.Skip) (config.Config, error) {
-	return app.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways})
+	return app.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways | config.SkipWebhooks})
 }
 
 // openDatabase opens a pool whose database can be reached.

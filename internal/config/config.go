@@ -29,6 +29,7 @@ type Config struct {
 	Telemetry Telemetry          `koanf:"telemetry"` // Metrics, health and traces.
 	Relay     Relay              `koanf:"relay"`     // The outbox relay: from the record to the broker.
 	Consumer  Consumer           `koanf:"consumer"`  // The consumers: from the broker to the gateways and back to the record.
+	Webhooks  Webhooks           `koanf:"webhooks"`  // The receiver of gateways' notifications. See [webhooks.md](webhooks.md).
 	Policies  map[string]Policy  `koanf:"policies"`  // How payments are retried, by the name of the policy. `standard`, `high_value` and `background` exist; what a policy of your own does not say is as in `standard`.
 	Classes   map[string]string  `koanf:"classes"`   // Which policy a class of payment has. A class that is not named here is treated as `standard`.
 	Gateways  map[string]Gateway `koanf:"gateways"`  // The gateways, by the name that payments carry.

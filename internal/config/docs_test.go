@@ -125,9 +125,17 @@ func rows(t *testing.T, b *strings.Builder, prefix string, v reflect.Value) {
 			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", key, typeName(s), shown(value), comment(t, f.owner, f.Name))
 		}
 		if s.elem.section() && s.elem.typ != reflect.TypeFor[Policy]() {
-			rows(t, b, key+".NAME.", reflect.New(s.elem.typ).Elem())
+			rows(t, b, key+".NAME.", elementOf(s.elem.typ))
 		}
 	}
+}
+
+// elementOf is the default of what a section of names has.
+func elementOf(t reflect.Type) reflect.Value {
+	if t == reflect.TypeFor[Hook]() {
+		return reflect.ValueOf(defaultHook())
+	}
+	return reflect.New(t).Elem()
 }
 
 // shown is a default as it would be written in the file.

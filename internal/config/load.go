@@ -37,6 +37,7 @@ const (
 	SkipDatabase Skip = 1 << iota
 	SkipBroker
 	SkipGateways // the secrets of adapters are not read either
+	SkipWebhooks // the secrets of notifications are not read either
 	skipSecrets  // no file or variable that a secret is named by is read: for Check
 )
 
@@ -204,6 +205,7 @@ func clone(m map[string]any) map[string]any {
 func (w *written) inherit() {
 	inheritPolicies(w.values)
 	inheritGateways(w.values)
+	inheritHooks(w.values, func() map[string]any { return valuesOf(reflect.ValueOf(defaultHook())) })
 }
 
 // decode makes a Config of the values.

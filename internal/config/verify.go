@@ -86,6 +86,7 @@ func (v *verifier) config(c *Config) {
 	v.telemetry(c)
 	v.relay(c.Relay)
 	v.consumer(c.Consumer)
+	v.webhooks(&c.Webhooks)
 	if c.Relay.Lease <= c.Consumer.AckWait {
 		v.refuse(keys("relay.lease", "consumer.ack_wait"),
 			"relay.lease (%s) is not longer than consumer.ack_wait (%s): the relay would publish a poll anew that is still being worked on; write a longer lease",
@@ -169,7 +170,7 @@ func (v *verifier) secrets(s *schema, p path, values map[string]any) secrets {
 		if _, ok := found.values[name]; ok {
 			return
 		}
-		if v.skips(skipSecrets) || v.skips(SkipGateways) {
+		if v.skips(skipSecrets) || v.skips(SkipGateways) && p[0] == "gateways" || v.skips(SkipWebhooks) && p[0] == "webhooks" {
 			found.values[name] = secret.New("skipped")
 			return
 		}

@@ -18,6 +18,7 @@ import (
 	"pollux/internal/message"
 	"pollux/internal/payment"
 	"pollux/internal/redelivery"
+	"pollux/internal/webhook"
 )
 
 func metrics(t testing.TB, c Config) (*Metrics, *prometheus.Registry) {
@@ -102,6 +103,13 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 	m.NotCalled(g, fleet.WhyOpen)
 	m.Probed(g)
 	m.Turn(g, time.Millisecond)
+	m.WebhookRequest(g, webhook.Accepted, time.Millisecond)
+	m.WebhookRequest("", webhook.Refused, time.Millisecond)
+	m.WebhookRefused(g, webhook.RefusedSignature)
+	m.WebhookNotice(g, webhook.Applied)
+	m.WebhookBatch(3, time.Millisecond)
+	m.WebhookSilence(g, true, 90*time.Second)
+	m.WebhookEvicted()
 
 	got := scrape(t, registry)
 	queue := `{gateway="acme",lane="high"}`
@@ -138,6 +146,15 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 		`pollux_gate_refusals_total{gateway="acme",why="open"}`:                                          1,
 		`pollux_gate_probes_total{gateway="acme"}`:                                                       1,
 		`pollux_gate_wait_seconds{gateway="acme"}`:                                                       1,
+		`pollux_webhook_request_duration_seconds{gateway="acme",outcome="accepted"}`:                     1,
+		`pollux_webhook_request_duration_seconds{gateway="other",outcome="refused"}`:                     1,
+		`pollux_webhook_refused_total{gateway="acme",reason="signature"}`:                                1,
+		`pollux_webhook_notices_total{decision="applied",gateway="acme"}`:                                1,
+		`pollux_webhook_batch_duration_seconds`:                                                          1,
+		`pollux_webhook_batch_notices`:                                                                   1,
+		`pollux_webhook_silent{gateway="acme"}`:                                                          1,
+		`pollux_webhook_quiet_seconds{gateway="acme"}`:                                                   90,
+		`pollux_webhook_evicted_connections_total`:                                                       1,
 	} {
 		v, ok := got[name]
 		if !ok {

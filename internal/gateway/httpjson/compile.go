@@ -315,27 +315,31 @@ func (k *compiler) pointers() {
 
 var word = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`)
 
-func (k *compiler) statuses() {
-	k.a.reader.statuses = map[string]meaning{}
+func (k *compiler) statuses() { k.a.reader.statuses = compileStatuses(k.bad, k.c.Statuses) }
+
+// compileStatuses reads a map of statuses.
+func compileStatuses(bad func(key, format string, a ...any), written map[string]string) map[string]meaning {
+	meanings := map[string]meaning{}
 	succeeds := false
-	for _, name := range slices.Sorted(maps.Keys(k.c.Statuses)) {
+	for _, name := range slices.Sorted(maps.Keys(written)) {
 		key := "statuses." + name
-		status, detail, _ := strings.Cut(k.c.Statuses[name], "/")
+		status, detail, _ := strings.Cut(written[name], "/")
 		m := meaning{name, reply.Meaning{Status: payment.Status(status), Detail: detail}}
 		switch {
 		case name == "" || len(name) > reply.MaxStatus || (&httpclient.Redactor{}).Name(name, reply.MaxStatus) != name:
-			k.bad(key, "a gateway's status is printable text of 1 to %d bytes", reply.MaxStatus)
+			bad(key, "a gateway's status is printable text of 1 to %d bytes", reply.MaxStatus)
 		case !m.Status.Valid():
-			k.bad(key, "%.40q is not known; pending, succeeded, failed, cancelled or expired, and after a / the detail", k.c.Statuses[name])
-		case detail != "" && !word.MatchString(detail), strings.HasSuffix(k.c.Statuses[name], "/"):
-			k.bad(key, "the detail is a word of small letters, digits, _ . and -; write for instance pending/requires_action")
+			bad(key, "%.40q is not known; pending, succeeded, failed, cancelled or expired, and after a / the detail", written[name])
+		case detail != "" && !word.MatchString(detail), strings.HasSuffix(written[name], "/"):
+			bad(key, "the detail is a word of small letters, digits, _ . and -; write for instance pending/requires_action")
 		}
 		succeeds = succeeds || m.Status == payment.Succeeded
-		k.a.reader.statuses[name] = m
+		meanings[name] = m
 	}
 	if !succeeds {
-		k.bad("statuses", "none means succeeded, so no payment could; write for instance paid: succeeded")
+		bad("statuses", "none means succeeded, so no payment could; write for instance paid: succeeded")
 	}
+	return meanings
 }
 
 // codeClasses are the classes that an error code may mean. None of them ends a payment: only its status does.
@@ -383,17 +387,22 @@ func (k *compiler) amount() {
 	oneOf(k.bad, "amount.check", c.Check, "always", "succeeded")
 	r.unit = reply.Unit{Major: c.Unit == "major", Decimals: c.Exponents, Currencies: c.Currencies}
 	r.onlySucceeded = c.Check == "succeeded"
-	for _, code := range slices.Sorted(maps.Keys(c.Exponents)) {
-		if _, ok := currency.Exponent(code); !ok || c.Exponents[code] < 0 || c.Exponents[code] > currency.MaxExponent {
-			k.bad("amount.exponents."+code, "a currency of ISO 4217 with 0 to %d decimals; write for instance ISK: 2", currency.MaxExponent)
+	compileCurrencies(k.bad, r.unit)
+}
+
+// compileCurrencies checks what a gateway has otherwise than ISO 4217.
+func compileCurrencies(bad func(key, format string, a ...any), u reply.Unit) {
+	for _, code := range slices.Sorted(maps.Keys(u.Decimals)) {
+		if _, ok := currency.Exponent(code); !ok || u.Decimals[code] < 0 || u.Decimals[code] > currency.MaxExponent {
+			bad("amount.exponents."+code, "a currency of ISO 4217 with 0 to %d decimals; write for instance ISK: 2", currency.MaxExponent)
 		}
 	}
-	if len(c.Exponents) > 0 && r.unit.Major {
-		k.bad("amount.exponents", "in major units every currency has its own decimals; take it away, or write unit: minor")
+	if len(u.Decimals) > 0 && u.Major {
+		bad("amount.exponents", "in major units every currency has its own decimals; take it away, or write unit: minor")
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Currencies)) {
-		if _, ok := currency.Exponent(c.Currencies[name]); !ok || name == "" {
-			k.bad("amount.currencies."+name, "%.10q is no currency of ISO 4217; write for instance \"949\": TRY", c.Currencies[name])
+	for _, name := range slices.Sorted(maps.Keys(u.Currencies)) {
+		if _, ok := currency.Exponent(u.Currencies[name]); !ok || name == "" {
+			bad("amount.currencies."+name, "%.10q is no currency of ISO 4217; write for instance \"949\": TRY", u.Currencies[name])
 		}
 	}
 }

@@ -1,0 +1,186 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"pollux/internal/config"
+	"pollux/internal/postgres"
+	"pollux/internal/telemetry"
+	"pollux/internal/webhook"
+)
+
+// WebhookCommand is the command of the receiver of notifications.
+func WebhookCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "webhook",
+		Short: "Receives gateways' notifications, verifies them and applies what they say",
+		Args:  NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipBroker | config.SkipGateways})
+			if err != nil {
+				return err
+			}
+			if len(cfg.Webhooks.Gateways) == 0 {
+				return NotTried(Hint(errors.New("no gateway sends notifications: webhooks.gateways is empty"), "write one; docs/webhooks.md says how"))
+			}
+			return serveIn(cmd.Context(), cfg, "webhook", newRecordProcess, Webhook)
+		},
+	}
+	config.AddFlags(cmd.Flags())
+	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
+	config.AddFlag(cmd.Flags(), "address", "webhooks.listen", "where notifications are taken")
+	return cmd
+}
+
+// Webhook receives notifications until ctx ends. It needs the database only: what it changes is published by the relay.
+func Webhook(ctx context.Context, cfg config.Config, p *Process) error {
+	endpoints, err := Endpoints(cfg)
+	if err != nil {
+		return err
+	}
+	certificate, err := certificate(cfg.Webhooks)
+	if err != nil {
+		return err
+	}
+	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-webhook", Indexed: true})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	record := postgres.NewWebhooks(pool, instance("webhook"))
+	if err := p.await(ctx, p.database, record.Check); err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Webhooks.Listen)
+	if err != nil {
+		return fmt.Errorf("taking notifications at %s: %w", cfg.Webhooks.Listen, err)
+	}
+	recorder := webhook.NewRecorder(webhookRecorderConfig(cfg), record, p.Metrics, p.Log)
+	defer recorder.Close()
+	receiver := webhook.NewReceiver(receiverConfig(cfg), endpoints, recorder, p.Metrics, p.Log)
+	watch := webhook.NewWatch(watchConfig(cfg), record, p.Metrics, p.Log)
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return watch.Run(ctx) })
+	g.Go(func() error {
+		return webhook.Serve(ctx, serverConfig(cfg), listener, certificate, receiver, p.Metrics, p.Log)
+	})
+	p.found(p.database, record.Ping)
+	p.Log.InfoContext(ctx, "receiver of notifications starts", "address", listener.Addr().String(), "endpoints", len(endpoints), "tls", certificate != nil)
+	return g.Wait()
+}
+
+// Endpoints are all endpoints of the configuration.
+func Endpoints(c config.Config) ([]webhook.Endpoint, error) {
+	var all []webhook.Endpoint
+	var errs []error
+	for _, name := range hookNames(c) {
+		some, wrong := c.Webhooks.Gateways[name].Endpoints(name)
+		for _, err := range wrong {
+			errs = append(errs, fmt.Errorf("webhooks.gateways.%s.%w", name, err))
+		}
+		all = append(all, some...)
+	}
+	return all, errors.Join(errs...)
+}
+
+func hookNames(c config.Config) []string {
+	names := make([]string, 0, len(c.Webhooks.Gateways))
+	for name := range c.Webhooks.Gateways {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func webhookRecorderConfig(c config.Config) webhook.RecorderConfig {
+	r := c.Webhooks.Record
+	return webhook.RecorderConfig{Batch: r.Batch, Writers: r.Writers, Patience: r.Patience}
+}
+
+func receiverConfig(c config.Config) webhook.ReceiverConfig {
+	w := c.Webhooks
+	return webhook.ReceiverConfig{MaxBody: int64(w.MaxBodyBytes), BodyTimeout: w.BodyTimeout, Checking: 4 * runtime.GOMAXPROCS(0), Keeping: w.Keeping}
+}
+
+func serverConfig(c config.Config) webhook.ServerConfig {
+	w := c.Webhooks
+	return webhook.ServerConfig{
+		HeaderTimeout: w.HeaderTimeout, IdleTimeout: w.IdleTimeout, WriteTimeout: w.BodyTimeout + 3*w.Record.Patience + 5*time.Second,
+		MaxHeader: w.MaxHeaderBytes, MaxConns: w.MaxConnections, Drain: w.Drain,
+	}
+}
+
+const (
+	// lookEvery is how often it is looked for notices that are due: a look that finds none costs the database 0.03 ms.
+	lookEvery = 250 * time.Millisecond
+	// listenEvery is how often it is looked whether a gateway is silent: silence is a matter of minutes.
+	listenEvery = 30 * time.Second
+	// watchBatch bounds the rows of one step.
+	watchBatch = 500
+)
+
+func watchConfig(c config.Config) webhook.WatchConfig {
+	w := webhook.WatchConfig{Look: lookEvery, Patience: c.Webhooks.WaitForPayment, Keep: c.Webhooks.KeepEvents, Batch: watchBatch, Every: listenEvery,
+		Gateways: map[string]webhook.Silence{}}
+	for name, h := range c.Webhooks.Gateways {
+		w.Gateways[name] = webhook.Silence{After: h.Silence.After, Pending: h.Silence.Pending, Within: h.Silence.PollWithin}
+	}
+	return w
+}
+
+// certificate is what TLS is spoken with; nil where it is not.
+func certificate(w config.Webhooks) (*tls.Config, error) {
+	if w.CertFile == "" {
+		return nil, nil
+	}
+	c := &reloaded{cert: w.CertFile, key: w.KeyFile}
+	if _, err := c.get(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}, nil
+}
+
+// reloaded is a certificate that is read again when its file changes: what renews it need not restart anybody.
+type reloaded struct {
+	cert, key string
+
+	mu      sync.Mutex
+	current *tls.Certificate
+	changed time.Time
+}
+
+// get returns the certificate as it is now, or the last good one.
+func (c *reloaded) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st, err := os.Stat(c.cert)
+	if err == nil && c.current != nil && st.ModTime().Equal(c.changed) {
+		return c.current, nil
+	}
+	var pair tls.Certificate
+	if err == nil {
+		pair, err = tls.LoadX509KeyPair(c.cert, c.key)
+	}
+	switch {
+	case err == nil:
+		c.current, c.changed = &pair, st.ModTime()
+	case c.current == nil:
+		return nil, fmt.Errorf("webhooks.cert_file: %w", err)
+	}
+	return c.current, nil
+}
+
+var _ webhook.Metrics = (*telemetry.Metrics)(nil)

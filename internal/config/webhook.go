@@ -1,0 +1,230 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pollux/internal/gateway/httpjson"
+	"pollux/internal/gateway/stripe"
+	"pollux/internal/secret"
+	"pollux/internal/webhook"
+)
+
+// Webhooks says how gateways' notifications are received.
+type Webhooks struct {
+	Listen         string          `koanf:"listen"`           // Where notifications are taken: `POST /webhooks/GATEWAY` or `/webhooks/GATEWAY/ACCOUNT`. Loopback: what stands before it, an ingress, speaks TLS. In a container write `:8480`.
+	CertFile       string          `koanf:"cert_file"`        // A certificate (PEM), where it speaks TLS itself; read again when it changes. Empty: without TLS.
+	KeyFile        string          `koanf:"key_file"`         // The key of the certificate.
+	MaxBodyBytes   int             `koanf:"max_body_bytes"`   // Of one notification. The largest honest ones have some ten thousand.
+	MaxHeaderBytes int             `koanf:"max_header_bytes"` // Of the head of a request.
+	HeaderTimeout  time.Duration   `koanf:"header_timeout"`   // For the head of a request to come.
+	BodyTimeout    time.Duration   `koanf:"body_timeout"`     // For all of a request to come.
+	IdleTimeout    time.Duration   `koanf:"idle_timeout"`     // Between two requests of a connection.
+	MaxConnections int             `koanf:"max_connections"`  // Open at once; beyond it the one is closed that has dawdled longest without sending a whole request. With `max_body_bytes` it bounds the memory that strangers can take.
+	Keeping        int             `koanf:"keeping"`          // Verified notifications that wait for their commit at once; what is not verified never takes their place. Beyond it the sender is asked to come again.
+	Drain          time.Duration   `koanf:"drain"`            // How long requests that were begun may go on after SIGTERM.
+	Record         WebhookRecord   `koanf:"record"`           // How notifications are written.
+	KeepEvents     time.Duration   `koanf:"keep_events"`      // How long notifications are kept: for people, and to know what came before. Longer than vendors repeat them; Adyen does for 30 days.
+	WaitForPayment time.Duration   `koanf:"wait_for_payment"` // How long a notification waits for its payment to be tracked. Longer than your service's transactions take.
+	Gateways       map[string]Hook `koanf:"gateways"`         // The gateways that send notifications, by the name that payments carry.
+}
+
+// WebhookRecord says how notifications are gathered into transactions.
+type WebhookRecord struct {
+	Batch    int           `koanf:"batch"`    // Most requests in one transaction. They gather while the one before commits; a single one never waits.
+	Writers  int           `koanf:"writers"`  // Transactions at once.
+	Patience time.Duration `koanf:"patience"` // For the database; afterwards the sender is asked to come again. Below the 5 s that the most impatient vendor waits.
+}
+
+// Hook says how one gateway signs its notifications and what they mean.
+type Hook struct {
+	Scheme    string                 `koanf:"scheme"`    // `stripe`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
+	Keys      map[string]HookKey     `koanf:"keys"`      // What it signs with, by names of your own. Two while one is changed: what was sent before is sent again with the old one.
+	Accounts  map[string]HookAccount `koanf:"accounts"`  // Accounts with keys of their own, by the name that payments carry: `/webhooks/GATEWAY/ACCOUNT`.
+	Mode      string                 `koanf:"mode"`      // `live` or `test`: a notification about the other is set aside. Empty: both are taken.
+	Tolerance time.Duration          `koanf:"tolerance"` // How long ago a notification may have been signed, where that is signed.
+	Silence   HookSilence            `koanf:"silence"`   // When it says too little.
+	HTTPJSON  httpjson.WebhookConfig `koanf:"httpjson"`  // For `hmac` and `standard`: where things stand and what they mean.
+}
+
+// HookAccount is an account of a gateway.
+type HookAccount struct {
+	Keys map[string]HookKey `koanf:"keys"` // As above.
+}
+
+// HookKey is a key and when it counts.
+type HookKey struct {
+	Secret secret.Secret `koanf:"secret"` // `file:/path` or `env:NAME`, as the vendor shows it. Required.
+	From   time.Time     `koanf:"from"`   // It counts from then on: `2026-01-31T00:00:00Z`. Not written: always.
+	Until  time.Time     `koanf:"until"`  // And until then. Not written: until further notice.
+}
+
+// HookSilence says when a gateway that sends nothing is silent.
+type HookSilence struct {
+	After      time.Duration `koanf:"after"`       // Nothing came for so long, while payments have been pending for as long: an alarm. `0s`: never.
+	Pending    int           `koanf:"pending"`     // So many payments.
+	PollWithin time.Duration `koanf:"poll_within"` // Then each pending payment is polled within this time, whatever its policy says, and within the limits. `0s`: not; for gateways that cannot be polled.
+}
+
+func defaultWebhooks() Webhooks {
+	return Webhooks{
+		Listen:         "127.0.0.1:8480",
+		MaxBodyBytes:   256 << 10,
+		MaxHeaderBytes: 16 << 10,
+		HeaderTimeout:  5 * time.Second,
+		BodyTimeout:    10 * time.Second,
+		IdleTimeout:    time.Minute,
+		MaxConnections: 1024,
+		Keeping:        512,
+		Drain:          10 * time.Second,
+		Record:         WebhookRecord{Batch: 100, Writers: 2, Patience: 4 * time.Second},
+		KeepEvents:     35 * day,
+		WaitForPayment: day,
+	}
+}
+
+func defaultHook() Hook {
+	return Hook{
+		Tolerance: 5 * time.Minute,
+		Silence:   HookSilence{After: 30 * time.Minute, Pending: 10, PollWithin: 5 * time.Minute},
+		HTTPJSON:  httpjson.WebhookConfig{}.WithDefaults(),
+	}
+}
+
+// hookSchemes are the schemes that can be configured.
+var hookSchemes = []string{"stripe", httpjson.SchemeStandard, httpjson.SchemeHMAC}
+
+// futureTolerance is how far a vendor's clock may be ahead of ours.
+const futureTolerance = time.Minute
+
+// Endpoints are where the gateway of that name sends its notifications, one for each account, or everything that is wrong with them.
+func (h Hook) Endpoints(gateway string) ([]webhook.Endpoint, []error) {
+	var all []webhook.Endpoint
+	var errs []error
+	add := func(account, section string, keys map[string]HookKey) {
+		scheme, err := h.scheme(keys)
+		for _, message := range messages(err) {
+			if section != "" && strings.HasPrefix(message, "keys") {
+				message = section + message
+			}
+			errs = append(errs, fmt.Errorf("%s", message))
+		}
+		all = append(all, webhook.Endpoint{Gateway: gateway, Account: account, Scheme: scheme, Mode: h.Mode})
+	}
+	if len(h.Keys) > 0 || len(h.Accounts) == 0 {
+		add("", "", h.Keys)
+	}
+	for _, account := range sorted(h.Accounts) {
+		add(account, "accounts."+account+".", h.Accounts[account].Keys)
+	}
+	return all, errs
+}
+
+// scheme is how an account with these keys signs.
+func (h Hook) scheme(configured map[string]HookKey) (webhook.Scheme, error) {
+	var keys webhook.Keys
+	for _, name := range sorted(configured) {
+		k := configured[name]
+		if k.Secret.IsZero() {
+			return nil, fmt.Errorf("keys.%s.secret: missing; write file:/path/of/the/file or env:NAME", name)
+		}
+		keys = append(keys, webhook.Key{Name: name, Secret: []byte(k.Secret.Reveal()), From: k.From, Until: k.Until})
+	}
+	tolerance := webhook.Tolerance{Past: h.Tolerance, Future: futureTolerance}
+	switch h.Scheme {
+	case "stripe":
+		return stripe.NewWebhook(keys, tolerance)
+	case httpjson.SchemeStandard, httpjson.SchemeHMAC:
+		return httpjson.NewWebhook(h.Scheme, h.HTTPJSON, keys, tolerance)
+	}
+	return nil, fmt.Errorf("scheme: %.40q is not known; write one of %s", h.Scheme, strings.Join(hookSchemes, ", "))
+}
+
+// inheritHooks completes the gateways that send notifications from the default one.
+func inheritHooks(values map[string]any, complete func() map[string]any) {
+	hooks := section(section(values, "webhooks"), "gateways")
+	for name := range hooks {
+		h := complete()
+		overlay(h, section(hooks, name))
+		hooks[name] = h
+	}
+}
+
+// webhooks checks the section webhooks.
+func (v *verifier) webhooks(w *Webhooks) {
+	v.address("webhooks.listen", w.Listen)
+	if w.Listen == "" {
+		v.refuse(keys("webhooks.listen"), "missing; write host:port such as 127.0.0.1:8480")
+	}
+	v.between("webhooks.max_body_bytes", w.MaxBodyBytes, 1<<10, 16<<20)
+	v.between("webhooks.max_header_bytes", w.MaxHeaderBytes, 4<<10, 1<<20)
+	v.within("webhooks.header_timeout", w.HeaderTimeout, 100*time.Millisecond, time.Minute)
+	v.within("webhooks.body_timeout", w.BodyTimeout, 100*time.Millisecond, time.Minute)
+	v.within("webhooks.idle_timeout", w.IdleTimeout, time.Second, time.Hour)
+	v.between("webhooks.max_connections", w.MaxConnections, 16, 100_000)
+	v.between("webhooks.keeping", w.Keeping, 1, 100_000)
+	v.within("webhooks.drain", w.Drain, time.Second, time.Hour)
+	v.between("webhooks.record.batch", w.Record.Batch, 1, 1000)
+	v.between("webhooks.record.writers", w.Record.Writers, 1, 64)
+	v.within("webhooks.record.patience", w.Record.Patience, 100*time.Millisecond, time.Minute)
+	v.within("webhooks.keep_events", w.KeepEvents, day, 10*366*day)
+	v.within("webhooks.wait_for_payment", w.WaitForPayment, time.Second, 30*day)
+	if v.skips(SkipWebhooks) {
+		return
+	}
+	v.file("webhooks.cert_file", w.CertFile)
+	v.file("webhooks.key_file", w.KeyFile)
+	if (w.CertFile == "") != (w.KeyFile == "") {
+		v.refuse(keys("webhooks.cert_file", "webhooks.key_file"), "a certificate and its key go together; write both cert_file and key_file, or neither")
+	}
+	for _, name := range sorted(w.Gateways) {
+		h := w.Gateways[name]
+		h.HTTPJSON = h.HTTPJSON.WithDefaults()
+		v.hook(path{"webhooks", "gateways", name}, name, h)
+	}
+}
+
+func (v *verifier) hook(at path, name string, h Hook) {
+	v.token(at)
+	if !slices.Contains([]string{"", "live", "test"}, h.Mode) {
+		v.refuse([]path{at.child("mode")}, "%.40q; write live or test, or take it away to take both", h.Mode)
+	}
+	for _, d := range []struct {
+		key       string
+		value     time.Duration
+		low, high time.Duration
+	}{{"tolerance", h.Tolerance, time.Second, day}, {"silence.after", h.Silence.After, 0, 7 * day}, {"silence.poll_within", h.Silence.PollWithin, 0, day}} {
+		if d.value < d.low || d.value > d.high {
+			v.refuse([]path{at.child(strings.Split(d.key, ".")...)}, "%s; write %s to %s", formatDuration(d.value), formatDuration(d.low), formatDuration(d.high))
+		}
+	}
+	v.betweenAt(at.child("silence", "pending"), h.Silence.Pending, 1, 10_000)
+	v.hookKeys(at.child("keys"), h.Keys)
+	for _, account := range sorted(h.Accounts) {
+		v.hookKeys(at.child("accounts", account, "keys"), h.Accounts[account].Keys)
+	}
+	_, errs := h.Endpoints(name)
+	for _, err := range errs {
+		section := at.child("httpjson")
+		if where, _ := blame(at, err.Error()); len(where) > len(at) {
+			section = at
+		}
+		where, what := blame(section, err.Error())
+		if v.skips(skipSecrets) && readsFile(where) {
+			continue
+		}
+		v.refuse([]path{where}, "%s", what)
+	}
+}
+
+func (v *verifier) hookKeys(at path, keys map[string]HookKey) {
+	for _, name := range sorted(keys) {
+		k := keys[name]
+		v.token(at.child(name))
+		if !k.Until.IsZero() && !k.Until.After(k.From) {
+			v.refuse([]path{at.child(name, "until"), at.child(name, "from")}, "it never counts: until is not after from")
+		}
+	}
+}
