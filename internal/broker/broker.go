@@ -228,7 +228,7 @@ func (c *Conn) Backlog(ctx context.Context, q outbox.Queue) (n int, exists bool,
 }
 
 // Stream returns the state of a stream. It is one request.
-func (c *Conn) Stream(ctx context.Context, name string) (outbox.StreamState, error) {
+func (c *Conn) Stream(ctx context.Context, name string, marks ...outbox.Mark) (outbox.StreamState, error) {
 	if !c.Connected() {
 		return outbox.StreamState{}, ErrNotConnected
 	}
@@ -240,5 +240,33 @@ func (c *Conn) Stream(ctx context.Context, name string) (outbox.StreamState, err
 		return outbox.StreamState{}, fmt.Errorf("asking for the state of the stream %s: %w", name, c.explain(err))
 	}
 	info := s.CachedInfo()
-	return outbox.StreamState{Name: name, Created: info.Created, LastSequence: info.State.LastSeq}, nil
+	state := outbox.StreamState{Name: name, Created: info.Created, LastSequence: info.State.LastSeq}
+	if state.LastID, err = idAt(ctx, s, state.LastSequence); err != nil {
+		return outbox.StreamState{}, fmt.Errorf("reading the last message of the stream %s: %w", name, c.explain(err))
+	}
+	for _, m := range marks {
+		id := state.LastID
+		if m.Sequence < state.LastSequence {
+			if id, err = idAt(ctx, s, m.Sequence); err != nil {
+				return outbox.StreamState{}, fmt.Errorf("reading a message of the stream %s: %w", name, c.explain(err))
+			}
+		}
+		state.Replaced = state.Replaced || m.Sequence > state.LastSequence || id != "" && m.ID != "" && id != m.ID
+	}
+	return state, nil
+}
+
+// idAt is the id of the message at a sequence, empty when there is none, or none any more.
+func idAt(ctx context.Context, s jetstream.Stream, sequence uint64) (string, error) {
+	if sequence == 0 {
+		return "", nil
+	}
+	m, err := s.GetMsg(ctx, sequence)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return m.Header.Get(jetstream.MsgIDHeader), nil
 }

@@ -61,12 +61,24 @@ type Receipt struct {
 	Err       error
 }
 
-// StreamState identifies the contents of a stream: another Created is another stream, a smaller LastSequence is a lost tail.
+// Mark is a message that a stream acknowledged. A stream that lost its tail and has grown again since has another message there. The zero value
+// marks nothing.
+type Mark struct {
+	Sequence uint64
+	ID       string
+}
+
+// StreamState identifies the contents of a stream: another Created is another stream, a smaller LastSequence or a message that was replaced is a lost tail.
 type StreamState struct {
 	Name         string
 	Created      time.Time
 	LastSequence uint64
+	LastID       string // of the last message; empty when it is not there any more
+	Replaced     bool   // there is another message at a mark, or the stream ends before it
 }
+
+// Look returns the state of a stream, and whether a mark still holds.
+type Look func(ctx context.Context, stream string, mark Mark) (StreamState, error)
 
 // Broker is where messages go. It is safe for concurrent use.
 type Broker interface {
@@ -76,8 +88,8 @@ type Broker interface {
 	Publish(ctx context.Context, messages []Message) []Receipt
 	// Backlog returns how many messages of a queue wait undelivered, and false when its consumer does not exist. Queues are asked for side by side.
 	Backlog(ctx context.Context, q Queue) (n int, exists bool, err error)
-	// Stream returns the state of a stream.
-	Stream(ctx context.Context, name string) (StreamState, error)
+	// Stream returns the state of a stream, and whether marks still hold.
+	Stream(ctx context.Context, name string, marks ...Mark) (StreamState, error)
 }
 
 // Refusal is the broker's (or our own) final word that a message cannot be published: an invalid subject, too large a body.
@@ -112,7 +124,7 @@ type Record interface {
 	// Observe looks at a stream and compares it with what was last seen of it. When messages were lost it makes what was in them
 	// publishable again: jobs in flight or held for the poll stream, published events for the others. Of several relays that see
 	// the same loss one puts it right: look is called while the others wait, so that nobody compares an old look with a newer memory.
-	Observe(ctx context.Context, name string, look func(ctx context.Context, name string) (StreamState, error)) (Recovery, error)
+	Observe(ctx context.Context, name string, look Look) (Recovery, error)
 	// Maintain makes the partitions of the coming days and drops those past their time.
 	Maintain(ctx context.Context) error
 }

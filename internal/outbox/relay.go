@@ -73,6 +73,7 @@ type Relay struct {
 
 	slots      chan struct{} // one for each batch that is published
 	publishing sync.WaitGroup
+	polled     trail
 	failed     failure // the first batch that was not published, for Once; Run's are logged and tried again
 	doubt      bool    // of the events loop: the last events were not stored
 }
@@ -243,7 +244,9 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 			TraceParent: j.TraceParent,
 		}
 	}
+	before, _ := r.polled.seen()
 	receipts := r.send(ctx, messages)
+	r.polled.note(before, messages, receipts)
 	stored := make(map[Queue]bool, 1) // of a queue that had anything to store
 	var back []Job
 	var aside []SetAside
@@ -419,9 +422,22 @@ func (r *Relay) findQueues(ctx context.Context) error {
 func (r *Relay) observe(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*r.cfg.PublishTimeout, errDatabase)
 	defer cancel()
-	recovery, err := r.record.Observe(ctx, name, r.broker.Stream)
+	recovery, err := r.record.Observe(ctx, name, func(ctx context.Context, name string, mark Mark) (StreamState, error) {
+		if name != message.StreamPoll {
+			return r.broker.Stream(ctx, name, mark)
+		}
+		mine, lost := r.polled.seen()
+		s, err := r.broker.Stream(ctx, name, mark, mine)
+		if err == nil {
+			s.Replaced = r.polled.of(s.Created) && (s.Replaced || lost)
+		}
+		return s, err
+	})
 	if err != nil {
 		return err
+	}
+	if recovery.Lost && name == message.StreamPoll {
+		r.polled.forget()
 	}
 	if recovery.Lost {
 		r.reportLoss(ctx, name, recovery)

@@ -828,6 +828,42 @@ func TestEveryStreamIsObservedWhateverTheOthersDo(t *testing.T) {
 	})
 }
 
+// A stream that loses its last messages in a crash and grows beyond them before anybody looks has other messages where they were: they are not left to
+// wait until their lease ends.
+func TestALostTailIsFoundAlthoughTheStreamHasGrownSince(t *testing.T) {
+	for name, looked := range map[string]bool{"seen by a look": true, "published since the last look": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSite(t)
+				s.config.Watch, s.config.Lease = 10*time.Second, time.Hour
+				stop := s.start()
+				defer stop()
+				pass(time.Second)
+				s.track(acme, 3)
+				if pass(time.Second); looked {
+					pass(10 * time.Second)
+				}
+				s.broker.LoseTail(message.StreamPoll, 3)
+				s.track(acme, 5)
+				pass(time.Second)
+				pass(20 * time.Second)
+				s.want("lost PAYMENTS_POLL", 1)
+				there := map[payment.ID]bool{}
+				for _, m := range s.polls() {
+					p, err := message.DecodePoll(m.Body)
+					if err != nil {
+						t.Fatal(err)
+					}
+					there[p.Payment] = true
+				}
+				if len(there) != 8 {
+					t.Errorf("%d of 8 payments have a poll in the stream", len(there))
+				}
+			})
+		})
+	}
+}
+
 // A loss that publishing has shown is not left to the next look, which may be far away: a stream that was made anew has lost more.
 func TestALossSeenByPublishingIsSaidAndLookedAtAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -877,11 +913,11 @@ func (r *losing) PublishEvents(ctx context.Context, n int, retry time.Duration, 
 
 type missingStream struct{ *consumertest.Broker }
 
-func (b missingStream) Stream(ctx context.Context, name string) (outbox.StreamState, error) {
+func (b missingStream) Stream(ctx context.Context, name string, marks ...outbox.Mark) (outbox.StreamState, error) {
 	if name == message.StreamDeferred {
 		return outbox.StreamState{}, fmt.Errorf("no such stream")
 	}
-	return b.Broker.Stream(ctx, name)
+	return b.Broker.Stream(ctx, name, marks...)
 }
 
 func TestRelaysSideBySidePublishEachPollOnce(t *testing.T) {

@@ -297,7 +297,7 @@ func (w *worker) publishSome(ctx context.Context) error {
 }
 
 func (w *worker) loseStream(ctx context.Context) error {
-	_, err := w.relay.Observe(ctx, message.StreamPoll, func(context.Context, string) (outbox.StreamState, error) {
+	_, err := w.relay.Observe(ctx, message.StreamPoll, func(context.Context, string, outbox.Mark) (outbox.StreamState, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.streams++

@@ -16,8 +16,8 @@ import (
 var longAgo = time.Date(2026, 1, 2, 3, 4, 5, 123456789, time.UTC)
 
 // looks returns a stream as it is.
-func looks(created time.Time, last uint64) func(context.Context, string) (outbox.StreamState, error) {
-	return func(_ context.Context, name string) (outbox.StreamState, error) {
+func looks(created time.Time, last uint64) outbox.Look {
+	return func(_ context.Context, name string, _ outbox.Mark) (outbox.StreamState, error) {
 		return outbox.StreamState{Name: name, Created: created, LastSequence: last}, nil
 	}
 }
@@ -166,7 +166,7 @@ func (d *disk) lose(n int) {
 	d.ids = d.ids[:max(len(d.ids)-n, 0)]
 }
 
-func (d *disk) look(_ context.Context, name string) (outbox.StreamState, error) {
+func (d *disk) look(_ context.Context, name string, _ outbox.Mark) (outbox.StreamState, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return outbox.StreamState{Name: name, Created: d.made, LastSequence: uint64(len(d.ids))}, nil
@@ -336,7 +336,7 @@ func TestRelaysThatSeeTheSameLossPutItRightOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			found, err := r.relay.Observe(t.Context(), message.StreamPoll, func(context.Context, string) (outbox.StreamState, error) {
+			found, err := r.relay.Observe(t.Context(), message.StreamPoll, func(context.Context, string, outbox.Mark) (outbox.StreamState, error) {
 				mu.Lock()
 				looking++
 				if looking != 1 {
@@ -368,7 +368,9 @@ func TestRelaysThatSeeTheSameLossPutItRightOnce(t *testing.T) {
 func TestALookThatFailsIsNotRemembered(t *testing.T) {
 	r := newRecord(t)
 	away := errors.New("no answer")
-	fails := func(context.Context, string) (outbox.StreamState, error) { return outbox.StreamState{}, away }
+	fails := func(context.Context, string, outbox.Mark) (outbox.StreamState, error) {
+		return outbox.StreamState{}, away
+	}
 	for _, last := range []uint64{10, 20} {
 		if _, err := r.relay.Observe(t.Context(), message.StreamEvents, fails); !errors.Is(err, away) {
 			t.Fatal(err)

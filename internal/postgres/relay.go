@@ -457,7 +457,7 @@ func compare(ctx context.Context, tx pgx.Tx, known map[string]knownStream, spans
 		if isLost {
 			confirm, args = `
 				update pollux.streams
-				set last_sequence = $4, lost_at = now()
+				set last_sequence = $4, last_id = '', lost_at = now()
 				where name = $1
 				  and created = $2
 				  and coalesce(lost_at, 'epoch') = $3`, append(args, spans[name].last)
@@ -504,7 +504,7 @@ func sequences(receipts []outbox.Receipt) map[string]span {
 }
 
 // Observe implements outbox.Record. The stream's row is locked while the stream is looked at: what is remembered is then never newer than what is seen.
-func (r *Relay) Observe(ctx context.Context, name string, look func(context.Context, string) (outbox.StreamState, error)) (outbox.Recovery, error) {
+func (r *Relay) Observe(ctx context.Context, name string, look outbox.Look) (outbox.Recovery, error) {
 	var found outbox.Recovery
 	err := again(ctx, r.pool, func(tx pgx.Tx) error {
 		found = outbox.Recovery{}
@@ -514,36 +514,41 @@ func (r *Relay) Observe(ctx context.Context, name string, look func(context.Cont
 		}
 		var created pgtype.Timestamptz
 		var k knownStream
+		var lastID string
 		err = tx.QueryRow(ctx, `
-			select created, last_sequence, coalesce(lost_at, 'epoch')
+			select created, last_sequence, last_id, coalesce(lost_at, 'epoch')
 			from pollux.streams
 			where name = $1
-			for update`, name).Scan(&created, &k.last, &k.lostAt)
+			for update`, name).Scan(&created, &k.last, &lastID, &k.lostAt)
 		if err != nil {
 			return err
 		}
 		k.created = created.Time
 		given := r.given.by(name, k)
-		s, err := look(ctx, name)
+		var mark outbox.Mark
+		if lastID != "" {
+			mark = outbox.Mark{Sequence: uint64(k.last), ID: lastID}
+		}
+		s, err := look(ctx, name, mark)
 		if err != nil {
 			return err
 		}
 		s.Created = s.Created.Truncate(time.Microsecond)
 		known := created.InfinityModifier == pgtype.Finite
 		recreated := known && !k.created.Equal(s.Created)
-		truncated := known && !recreated && int64(s.LastSequence) < given
+		truncated := known && !recreated && (int64(s.LastSequence) < given || s.Replaced)
 		if known && !recreated && !truncated && int64(s.LastSequence) == k.last {
 			return nil
 		}
 		if found.Lost = recreated || truncated; found.Lost {
-			if err := rearm(ctx, tx, s, recreated, &found); err != nil {
+			if err := rearm(ctx, tx, s, recreated, min(given, k.last), &found); err != nil {
 				return err
 			}
 		}
 		_, err = tx.Exec(ctx, `
 			update pollux.streams
-			set created = $2, last_sequence = $3, seen_at = now(), lost_at = case when $4 then now() else lost_at end
-			where name = $1`, name, s.Created, int64(s.LastSequence), found.Lost)
+			set created = $2, last_sequence = $3, last_id = $4, seen_at = now(), lost_at = case when $5 then now() else lost_at end
+			where name = $1`, name, s.Created, int64(s.LastSequence), s.LastID, found.Lost)
 		return err
 	})
 	if found.Lost {
@@ -553,14 +558,14 @@ func (r *Relay) Observe(ctx context.Context, name string, look func(context.Cont
 }
 
 // rearm makes publishable again what a stream has lost.
-func rearm(ctx context.Context, tx pgx.Tx, s outbox.StreamState, recreated bool, found *outbox.Recovery) error {
+func rearm(ctx context.Context, tx pgx.Tx, s outbox.StreamState, recreated bool, known int64, found *outbox.Recovery) error {
 	switch s.Name {
 	case message.StreamPoll:
 		return rearmJobs(ctx, tx, []string{"in_flight", "held"}, found)
 	case message.StreamDeferred:
 		return rearmJobs(ctx, tx, []string{"deferred"}, found)
 	}
-	above := int64(s.LastSequence)
+	above := min(int64(s.LastSequence), known)
 	if recreated {
 		above = -1
 	}

@@ -91,6 +91,20 @@ func (b *Broker) Wipe() {
 	}
 }
 
+// LoseTail takes the last n messages out of a stream and from its consumers, as a crash before they were synced.
+func (b *Broker) LoseTail(name string, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.streams[name]
+	for _, p := range s.log[len(s.log)-n:] {
+		delete(s.ids, p.ID)
+		for _, q := range b.queues {
+			q.fresh = slices.DeleteFunc(q.fresh, func(f Published) bool { return f.ID == p.ID })
+		}
+	}
+	s.log, s.last = s.log[:len(s.log)-n], s.last-uint64(n)
+}
+
 // Messages returns what a stream has stored.
 func (b *Broker) Messages(name string) []Published {
 	b.mu.Lock()
@@ -236,7 +250,7 @@ func (b *Broker) Backlog(ctx context.Context, at outbox.Queue) (int, bool, error
 }
 
 // Stream implements outbox.Broker.
-func (b *Broker) Stream(ctx context.Context, name string) (outbox.StreamState, error) {
+func (b *Broker) Stream(ctx context.Context, name string, marks ...outbox.Mark) (outbox.StreamState, error) {
 	f, err := b.begin(ctx, OpStream)
 	if err = cmp.Or(err, f.Err); err != nil {
 		return outbox.StreamState{}, err
@@ -244,7 +258,20 @@ func (b *Broker) Stream(ctx context.Context, name string) (outbox.StreamState, e
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.streams[name]
-	return outbox.StreamState{Name: name, Created: s.created, LastSequence: s.last}, nil
+	at := func(sequence uint64) string {
+		for _, p := range s.log {
+			if p.Sequence == sequence {
+				return p.ID
+			}
+		}
+		return ""
+	}
+	state := outbox.StreamState{Name: name, Created: s.created, LastSequence: s.last, LastID: at(s.last)}
+	for _, m := range marks {
+		id := at(m.Sequence)
+		state.Replaced = state.Replaced || m.Sequence > s.last || id != "" && m.ID != "" && id != m.ID
+	}
+	return state, nil
 }
 
 func (q *queue) wake() {

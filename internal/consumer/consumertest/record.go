@@ -524,7 +524,7 @@ func (r *Record) mark(taken []*event, receipts []outbox.Receipt, retry time.Dura
 }
 
 // Observe implements outbox.Record.
-func (r *Record) Observe(ctx context.Context, name string, look func(context.Context, string) (outbox.StreamState, error)) (found outbox.Recovery, err error) {
+func (r *Record) Observe(ctx context.Context, name string, look outbox.Look) (found outbox.Recovery, err error) {
 	if err := r.do(ctx, OpObserve, 0, func() {}); err != nil {
 		return found, err
 	}
@@ -534,15 +534,21 @@ func (r *Record) Observe(ctx context.Context, name string, look func(context.Con
 	case <-ctx.Done():
 		return found, ctx.Err()
 	}
-	s, err := look(ctx, name)
+	r.mu.Lock()
+	known, ok := r.streams[name]
+	r.mu.Unlock()
+	var mark outbox.Mark
+	if known.LastID != "" {
+		mark = outbox.Mark{Sequence: known.LastSequence, ID: known.LastID}
+	}
+	s, err := look(ctx, name, mark)
 	if err != nil {
 		return found, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	known, ok := r.streams[name]
 	recreated := ok && !known.Created.Equal(s.Created)
-	if found.Lost = recreated || ok && s.LastSequence < known.LastSequence; found.Lost {
+	if found.Lost = recreated || ok && (s.LastSequence < known.LastSequence || s.Replaced); found.Lost {
 		found.Jobs, found.Events = r.rearm(s, recreated)
 	}
 	r.streams[name] = s

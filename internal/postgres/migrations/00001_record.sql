@@ -196,11 +196,12 @@ create table pollux.streams (
   name          text primary key,
   created       timestamptz not null,
   last_sequence bigint not null,
+  last_id       text not null default '',
   seen_at       timestamptz not null default now(),
   lost_at       timestamptz
 );
 
-comment on table pollux.streams is 'What the relays last saw of each stream: another creation time or a smaller sequence means that messages were lost.';
+comment on table pollux.streams is 'What the relays last saw of each stream: another creation time, a smaller sequence or another message at it means that messages were lost.';
 
 -- ------------------------------------------------------------------------------------------------ the way in
 
