@@ -197,6 +197,9 @@ func (h *honest) Put(ctx context.Context, key string, value []byte, revision uin
 			h.t.Error(err)
 		}
 		in := h.in.Load()
+		for ; in == nil; in = h.in.Load() {
+			time.Sleep(time.Millisecond) // the test has it in a moment
+		}
 		part, _ := in.gate.Share()
 		for _, m := range roll.Members {
 			if m.ID == in.ID() && part > m.Share+1e-9 {

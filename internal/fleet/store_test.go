@@ -206,6 +206,11 @@ func TestProbesAreBoundedOverNATS(t *testing.T) {
 		all[0].trip(t)
 		within(t, time.Second, "open everywhere", everywhere(all, breaker.Open))
 		for round := range 5 {
+			within(t, time.Second, "agreed on when to probe", func() bool { // several may have tripped it at once
+				return !slices.ContainsFunc(all, func(in *instance) bool {
+					return in.gate.Snapshot("").Breaker.RetryAt != all[0].gate.Snapshot("").Breaker.RetryAt
+				})
+			})
 			time.Sleep(time.Until(all[0].gate.Snapshot("").Breaker.RetryAt.Time()))
 			var mu sync.Mutex
 			var probes []fleet.Pass
