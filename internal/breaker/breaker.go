@@ -120,6 +120,25 @@ func (b *Breaker) Replace(now time.Time, seen, s Shared) (Shared, bool) {
 	return b.state.Shared, true
 }
 
+// Say takes what this instance has to tell the others about its calls since the last time, and the epoch that it is of.
+func (b *Breaker) Say() (Word, uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w := b.state.Local.Word
+	b.state.Local.Word = Word{}
+	return w, b.state.Shared.Epoch
+}
+
+// Hear takes how many calls in a row failed in the whole fleet, in an epoch; of another one than the present it says nothing.
+func (b *Breaker) Hear(now time.Time, epoch uint64, r Run) {
+	chance := rand.Float64()
+	b.apply(now, func(x *step) {
+		if x.chance = chance; x.s.Shared.Epoch == epoch {
+			x.hear(r)
+		}
+	})
+}
+
 // Tick lets pass what time alone changes: steps of the ramp, the end of a forced state. Nothing depends on it but how soon these
 // are seen.
 func (b *Breaker) Tick(now time.Time) {

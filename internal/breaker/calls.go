@@ -170,11 +170,15 @@ func (x *step) finishCall(c Call, o Outcome, slow bool) {
 	switch o {
 	case Success:
 		l.Consecutive, l.Refused = 0, 0
+		l.Word = Word{Worked: true, Granted: true}
 	case Failure:
 		l.Consecutive++
+		l.Word.Failures++
 	case Refused: // it is there, after all
 		l.Consecutive = 0
 		l.Refused++
+		l.Word.Failures, l.Word.Worked = 0, true
+		l.Word.Refused++
 	}
 	if slow || o != Success {
 		x.judge()

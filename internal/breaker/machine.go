@@ -37,6 +37,7 @@ const (
 	Release                  // an operator ends a forced state
 	Reset                    // an operator makes it forget the past
 	Adopt                    // the fleet agreed on another shared state
+	Hear                     // the fleet has counted failures in a row
 )
 
 // Event is something that happened. Only the fields of its kind are looked at.
@@ -48,6 +49,7 @@ type Event struct {
 	Chance  float64 // Ask, Finish: uniform in [0, 1), for the cooldown
 	Forced  Forced  // Force; Release and Reset look at Reason and Actor alone
 	Shared  Shared  // Adopt
+	Run     Run     // Hear
 }
 
 // Call is an admitted call: what Finish needs to know of it. The zero value is a call that is not counted.
@@ -111,6 +113,8 @@ func (m *Machine) Step(s State, now Instant, e Event) (State, Verdict, []Transit
 		x.reset(e.Forced.Actor, e.Forced.Reason)
 	case Adopt:
 		x.adopt(e.Shared)
+	case Hear:
+		x.hear(e.Run)
 	default:
 		x.settle()
 	}

@@ -446,6 +446,18 @@ func history(t *rapid.T) {
 				mod.now = mod.now.Add(mod.cfg.RampStep / 8)
 			}
 		},
+		"hear": func(t *rapid.T) {
+			r := breaker.Run{Failures: rapid.IntRange(0, 2*mod.cfg.ConsecutiveFailures).Draw(t, "failures"), Refused: rapid.IntRange(0, 2*mod.cfg.CredentialFailures).Draw(t, "refused")}
+			c := chance.Draw(t, "chance")
+			step(breaker.Event{Kind: breaker.Hear, Run: r, Chance: c})
+			if mod.settle(); mod.kind != breaker.Closed || mod.forced.On() {
+				return
+			}
+			mod.consecutive, mod.refused = min(mod.consecutive, r.Failures), min(mod.refused, r.Refused)
+			if credentials := r.Refused >= mod.cfg.CredentialFailures; credentials || r.Failures >= mod.cfg.ConsecutiveFailures {
+				mod.trip(credentials, c)
+			}
+		},
 		"force": func(t *rapid.T) {
 			if rapid.IntRange(0, 4).Draw(t, "seldom") > 0 {
 				return

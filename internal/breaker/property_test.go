@@ -69,7 +69,7 @@ func TestEveryStateTakesEveryEvent(t *testing.T) {
 		s, now := states().Draw(t, "state"), instants().Draw(t, "now")
 		for range 5 {
 			e := breaker.Event{
-				Kind:    breaker.EventKind(rapid.IntRange(0, 8).Draw(t, "event")),
+				Kind:    breaker.EventKind(rapid.IntRange(0, 9).Draw(t, "event")),
 				Lease:   rapid.Uint64Range(0, 5).Draw(t, "lease"),
 				Outcome: breaker.Outcome(rapid.IntRange(0, 5).Draw(t, "outcome")),
 				Chance:  rapid.SampledFrom([]float64{0, 0.5, 1, -1, math.NaN(), math.Inf(1)}).Draw(t, "chance"),
@@ -79,6 +79,7 @@ func TestEveryStateTakesEveryEvent(t *testing.T) {
 				},
 				Forced: breaker.Forced{Mode: breaker.Open, Reason: "r", Actor: "a", Until: now.Add(time.Hour)},
 				Shared: shareds().Draw(t, "adopted"),
+				Run:    breaker.Run{Failures: numbers().Draw(t, "failures"), Refused: numbers().Draw(t, "refused")},
 			}
 			next, v, _ := m.Step(s, now, e)
 			if again, w, _ := m.Step(s, now, e); again != next || v != w {

@@ -185,11 +185,12 @@ type Local struct {
 	Calls       int             // sums of the buckets
 	Failed      int
 	Slow        int
-	Consecutive int // failures in a row
-	Refused     int // refused credentials in a row
-	Credit      int // of the ramp: a call is admitted for each hundred percent
-	Step        int // of the ramp, as last seen
-	Backs       int // steps back of the ramp
+	Consecutive int  // failures in a row
+	Refused     int  // refused credentials in a row
+	Credit      int  // of the ramp: a call is admitted for each hundred percent
+	Step        int  // of the ramp, as last seen
+	Backs       int  // steps back of the ramp
+	Word        Word // not told to the fleet yet
 }
 
 // Bucket counts the calls that started in a part of the window.

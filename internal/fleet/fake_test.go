@@ -17,13 +17,13 @@ type store struct {
 	mu       sync.Mutex
 	entries  map[string]fleet.Entry
 	revision uint64
-	life     int           // how often it was lost
-	changed  chan struct{} // closed at the next change
-	writes   int
+	life     int            // how often it was lost
+	changed  chan struct{}  // closed at the next change
+	writes   map[string]int // by key
 }
 
 func newStore() *store {
-	return &store{entries: map[string]fleet.Entry{}, changed: make(chan struct{})}
+	return &store{entries: map[string]fleet.Entry{}, writes: map[string]int{}, changed: make(chan struct{})}
 }
 
 // wipe loses everything; revisions begin anew.
@@ -86,10 +86,17 @@ func (s *store) restore(image map[string]fleet.Entry) {
 
 func (s *store) write(key string, value []byte) uint64 {
 	s.revision++
-	s.writes++
+	s.writes[key]++
 	s.entries[key] = fleet.Entry{Key: key, Value: value, Revision: s.revision}
 	s.stir()
 	return s.revision
+}
+
+// written is how often a record was written.
+func (s *store) written(key string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes[key]
 }
 
 func (s *store) stir() {

@@ -80,8 +80,8 @@ func (g *Gate) build(account string) (*unit, error) {
 	}
 	t := Target{g.name, account}
 	return &unit{
-		gate: g, account: account, breaker: b, limiter: l, nudge: make(chan struct{}, 1),
-		circuit: g.fleet.record(t.key(breakerPrefix)), complaints: g.fleet.record(t.key(limitPrefix)),
+		gate: g, account: account, breaker: b, limiter: l, nudge: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		circuit: g.fleet.record(t.key(breakerPrefix)), complaints: g.fleet.record(t.key(limitPrefix)), voice: voice{record: g.fleet.record(t.key(runPrefix))},
 	}, nil
 }
 
@@ -109,12 +109,13 @@ func (g *Gate) unit(account string) *unit {
 	u.limiter.SetShare(time.Now(), g.share)
 	u.circuit.refresh()
 	u.take(u.circuit.known) // what the fleet knows holds for the first call
+	u.listen()
 	u.complaints.refresh()
 	u.limiter.Adopt(time.Now(), decodeComplaints(u.complaints.known))
 	units = maps.Clone(units)
 	units[account] = u
 	g.units.Store(&units)
-	g.fleet.adopt(u, u.circuit.known.Key, u.complaints.known.Key)
+	g.fleet.adopt(u, u.circuit.known.Key, u.complaints.known.Key, u.voice.record.known.Key)
 	return u
 }
 
@@ -235,7 +236,11 @@ func (p Pass) Done(c gateway.Class, retryAfter time.Duration) {
 		return
 	}
 	now := time.Now()
-	p.permit.Done(now, breaker.OutcomeOf(c))
+	o := breaker.OutcomeOf(c)
+	p.permit.Done(now, o)
+	if o == breaker.Failure || o == breaker.Refused || o == breaker.Success && u.suspect.Load() {
+		u.speak()
+	}
 	switch {
 	case c == gateway.RateLimited:
 		u.limiter.Throttled(now, retryAfter)

@@ -9,11 +9,13 @@ import (
 // The records and their keys:
 //
 //	breaker.<gateway>[.<account>]   the shared state of a breaker; an operator may read it, and change it with pollux breaker
+//	run.<gateway>[.<account>]       how many calls in a row failed in the whole fleet
 //	limit.<gateway>[.<account>]     its pause and how far the gateway's complaints have brought its rate down
 //	share.<gateway>                 who has which part of its limit
 //	beat.<id>                       a number that an instance changes each second
 const (
 	breakerPrefix = "breaker."
+	runPrefix     = "run."
 	limitPrefix   = "limit."
 	sharePrefix   = "share."
 	beatPrefix    = "beat."

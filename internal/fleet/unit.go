@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pollux/internal/breaker"
@@ -35,6 +36,10 @@ type unit struct {
 	unread  bool           // the record cannot be read, and that has been said
 
 	complaints record
+	voice      voice
+
+	news    chan struct{} // a call to tell the fleet of
+	suspect atomic.Bool   // the fleet has failures in a row: a call that works is news
 }
 
 // claim is a probe that waits for the fleet's word.
@@ -48,10 +53,16 @@ func (u *unit) run(ctx context.Context) {
 	retry := time.NewTimer(time.Hour)
 	retry.Stop()
 	defer retry.Stop()
+	tell := time.NewTimer(time.Hour)
+	tell.Stop()
+	defer tell.Stop()
 	for {
 		err := u.sync(ctx)
 		if err != nil {
 			retry.Reset(retryIn + rand.N(retryIn/4))
+		}
+		if err == nil && u.voice.word != (breaker.Word{}) {
+			tell.Reset(max(u.hush(), shortestBreath))
 		}
 		select {
 		case <-ctx.Done():
@@ -61,6 +72,8 @@ func (u *unit) run(ctx context.Context) {
 			return
 		case <-u.breaker.Changed():
 		case <-u.nudge:
+		case <-u.news:
+		case <-tell.C:
 		case <-retry.C:
 		}
 	}
@@ -89,7 +102,7 @@ func (u *unit) sync(ctx context.Context) error {
 	}
 	if u.gate.fleet.kv != nil {
 		_, errLimit := u.complaints.edit(ctx, u.proposeLimit)
-		err = errors.Join(err, errLimit)
+		err = errors.Join(err, errLimit, u.syncRun(ctx))
 	}
 	changes, dropped := u.breaker.Transitions()
 	u.gate.fleet.tell(u.gate.name, u.account, changes)
