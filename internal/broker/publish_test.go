@@ -411,9 +411,9 @@ func TestBacklogCountsWhatIsNotDelivered(t *testing.T) {
 	}
 	src := subscribe(t, c, broker.SubscribeConfig{Queue: queue, AckWait: time.Minute, MaxAckPending: 100, Prefetch: 4})
 	fetch(t, src, 4, 4)
-	eventually(t, "four are handed out, four prefetched, two wait", func() bool {
+	eventually(t, "four are handed out, three or four prefetched, the others wait", func() bool { // it asks when there is room for half
 		n, exists, err := c.Backlog(t.Context(), queue)
-		return err == nil && exists && n == 2
+		return err == nil && exists && (n == 2 || n == 3)
 	})
 }
 
