@@ -16,6 +16,7 @@ run:             ## everything on this machine: PostgreSQL, JetStream, a gateway
 test:            ## all tests: real PostgreSQL, real JetStream, real processes
 	@test -n "$(RACE)" || echo "no C compiler: the tests run without the race detector"
 	go test $(RACE) -shuffle=on -timeout 20m ./...
+	cd tools/stripemock && go test ./...
 
 evidence:        ## gateways in trouble, seen from the gateway's own log; on a machine that does nothing else
 	go test -tags evidence -count=1 -timeout 10m ./internal/dev

@@ -41,7 +41,7 @@ found that a person should see.`,
 		}
 		return nil
 	}
-	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), breakerCommand(), auditCommand(), webhookCommand(), versionCommand())
+	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), versionCommand())
 	return cmd
 }
 

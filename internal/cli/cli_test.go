@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -60,6 +62,7 @@ func TestScripts(t *testing.T) {
 			"consumer": makeConsumer,
 			"stream":   makeStream,
 			"silent":   silentServer,
+			"psp":      startPSP,
 			"isjson":   isJSON,
 			"plain":    plain,
 		},
@@ -238,6 +241,24 @@ func makeStream(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
+// psp FILE [STATUS]: a gateway that answers everything with a file, and repeats the Authorization that it got; its URL is in PSP_URL.
+func startPSP(ts *testscript.TestScript, _ bool, args []string) {
+	body, status := ts.ReadFile(args[0]), 200
+	if len(args) > 1 {
+		var err error
+		status, err = strconv.Atoi(args[1])
+		ts.Check(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("X-Seen", r.Header.Get("Authorization"))
+		w.WriteHeader(status)
+		fmt.Fprint(w, strings.ReplaceAll(body, "SEEN", r.Header.Get("Authorization")))
+	}))
+	ts.Defer(s.Close)
+	ts.Setenv("PSP_URL", s.URL)
+}
+
 // silent: a server that takes connections and says nothing, whose address is in SILENT.
 func silentServer(ts *testscript.TestScript, _ bool, _ []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -258,7 +279,7 @@ func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
 }
 
 // arrays are the keys whose values are arrays.
-var arrays = map[string]bool{"polls": true, "transitions": true, "replayed": true, "refused": true, "would_replay": true, "problems": true}
+var arrays = map[string]bool{"polls": true, "transitions": true, "replayed": true, "calls": true, "headers": true, "answer_headers": true, "refused": true, "would_replay": true, "problems": true}
 
 func check(v any) error {
 	switch x := v.(type) {

@@ -107,6 +107,21 @@ func TestAGatewayOfANamedVendor(t *testing.T) {
 	}
 }
 
+func TestACommandThatUsesOneGatewayReadsItsSecretsAlone(t *testing.T) {
+	t.Setenv("KEY_OF_TWO", "rk_live_swordfish")
+	content := enough + "  cards: {adapter: stripe, stripe: {key: env:KEY_OF_TWO}}\n  more: {adapter: stripe, stripe: {key: env:KEY_OF_TWO}}\n" +
+		"  other: {adapter: stripe, stripe: {key: file:/nowhere/key}}\n"
+	for _, name := range []string{"cards", "more"} {
+		c := mustLoad(t, Options{File: file(t, content), Gateway: name})
+		if got := c.Gateways[name].Stripe.Key.Reveal(); got != "rk_live_swordfish" {
+			t.Errorf("the key of %s is %q", name, got)
+		}
+	}
+	if got := problems(t, Options{File: file(t, content), Gateway: "other"}); !strings.Contains(got, "gateways.other.stripe.key: ") || !strings.Contains(got, "/nowhere/key") {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestPoliciesKnowHowOftenAGatewayMayBeAsked(t *testing.T) {
 	c := mustLoad(t, Options{File: file(t, enough), Set: set("min_interval=90s")})
 	if p := c.Policy("acme", Standard); p.MinInterval != 90*time.Second || p.NeverPoll {

@@ -27,6 +27,7 @@ type Options struct {
 	Flags   *pflag.FlagSet // the flags of a command, parsed; nil means none. See AddFlags
 	Set     []string       // overrides of the form key=value, stronger than all others; for programs
 	Skip    Skip           // what the command does not use
+	Gateway string         // the only gateway that the command uses, so that the secrets of the others need not be there; empty means all
 }
 
 // Skip says what a command does not use: what need not be there, and which secrets are not read.
@@ -54,7 +55,7 @@ func Load(o Options) (Config, error) {
 	}
 	w := gather(o, file, content, environ)
 	w.inherit()
-	v := &verifier{origins: w.origins, bad: w.bad(), skip: o.Skip}
+	v := &verifier{origins: w.origins, bad: w.bad(), skip: o.Skip, only: o.Gateway}
 	secrets := v.secrets(root, nil, w.values)
 	c, err := w.decode(secrets)
 	if err != nil {

@@ -30,6 +30,7 @@ type verifier struct {
 	origins  map[string]origin
 	bad      map[string]bool
 	skip     Skip
+	only     string // the gateway that is used; empty is all
 	problems []Problem
 }
 
@@ -78,6 +79,11 @@ func keys(names ...string) []path {
 }
 
 func (v *verifier) skips(s Skip) bool { return v.skip&s != 0 }
+
+// unused reports whether the adapter of a gateway is not used.
+func (v *verifier) unused(gateway string) bool {
+	return v.skips(SkipGateways) || v.only != "" && gateway != v.only
+}
 
 // config checks everything and reads the secrets.
 func (v *verifier) config(c *Config) {
@@ -165,15 +171,17 @@ func (v *verifier) password(name string, s *Secret) {
 // secrets reads the secrets in the sections of adapters. Where they are skipped each is a word that says so.
 func (v *verifier) secrets(s *schema, p path, values map[string]any) secrets {
 	found := secrets{names: map[string]string{}, values: map[string]secret.Secret{}}
+	read := map[string]bool{} // names that were; the others are skipped so far
 	eachSecret(s, p, values, func(p path, name string) {
 		found.names[p.id()] = name
-		if _, ok := found.values[name]; ok {
+		if read[name] {
 			return
 		}
-		if v.skips(skipSecrets) || v.skips(SkipGateways) && p[0] == "gateways" || v.skips(SkipWebhooks) && p[0] == "webhooks" {
+		if v.skips(skipSecrets) || p[0] == "gateways" && v.unused(p[1]) || v.skips(SkipWebhooks) && p[0] == "webhooks" {
 			found.values[name] = secret.New("skipped")
 			return
 		}
+		read[name] = true
 		value, err := secret.Load(name)
 		if err != nil {
 			v.refuse([]path{p}, "%s", err)
@@ -407,7 +415,7 @@ func (v *verifier) adapter(c *Config, at path, g *Gateway) {
 			"max_in_flight (%d) is below workers (%d), so that polls would wait for a connection within their timeout; write fewer workers",
 			client.MaxInFlight, g.Workers)
 	}
-	if v.skips(SkipGateways) {
+	if v.unused(at[1]) {
 		return
 	}
 	var blamed []path
