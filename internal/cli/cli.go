@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,7 +42,8 @@ found that a person should see.`,
 		}
 		return nil
 	}
-	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), versionCommand())
+	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), paymentCommand(), paymentsCommand(), verifyCommand(),
+		breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), versionCommand())
 	return cmd
 }
 
@@ -187,6 +189,33 @@ func utc(t *time.Time) *time.Time {
 	}
 	at := t.UTC()
 	return &at
+}
+
+// inUTC makes all times below a pointer those of UTC, as -o json has them.
+func inUTC[T any](v T) T {
+	toUTC(reflect.ValueOf(&v).Elem())
+	return v
+}
+
+func toUTC(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			toUTC(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			toUTC(v.Index(i))
+		}
+	case reflect.Struct:
+		if t, ok := v.Addr().Interface().(*time.Time); ok {
+			*t = t.UTC()
+			return
+		}
+		for i := range v.NumField() {
+			toUTC(v.Field(i))
+		}
+	}
 }
 
 // orDash is a cell that is never empty, so that a column can be followed.

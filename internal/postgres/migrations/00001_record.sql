@@ -467,8 +467,8 @@ begin
   end if;
   insert into pollux.dead_letters as d (payment_id, gateway, account, class, amount_minor, currency, reason, last_class, gateway_status, message)
   values (p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, 'conflict', 'final', said,
-    format('the gateway says that it is %s (%s), but it is %s since %s (%s)', concat_ws(', ', said, nullif(detail, '')), source, p.status,
-      to_char(p.status_updated_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'), p.status_source))
+    format('said by %s, but it is %s by %s since %s', concat_ws(': ', source, nullif(detail, '')), p.status, p.status_source,
+      to_char(p.status_updated_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')))
   on conflict (payment_id) where state in ('open', 'replaying') do update
   set gateway_status = excluded.gateway_status, message = excluded.message, deliveries = d.deliveries + 1, died_at = now();
 end $$;
@@ -495,7 +495,7 @@ begin
   elsif new.status <> old.status and old.status <> 'pending' and new.status_source <> 'operator'
     and (new.status <> 'succeeded' or old.status_source = 'operator')
   then
-    perform pollux.contradict(old, new.status, left(new.status_detail, 255), new.status_source);
+    perform pollux.contradict(old, new.status, nullif(left(new.status_detail, 255), old.status_detail), new.status_source);
     return null;
   elsif length(new.status_detail) > 255 then
     fault := 'its status_detail has more than 255 characters';
