@@ -20,6 +20,7 @@ type Dossier struct {
 	Letters  []Letter      `json:"dead_letters"`
 	Attempts []Attempt     `json:"attempts"`
 	Events   []Event       `json:"events"`
+	Notices  []Notice      `json:"webhooks"`
 	Breaker  []Transition  `json:"breaker_transitions"` // of its gateway's account, while it was pending
 	Acts     []audit.Entry `json:"acts"`
 }
@@ -89,6 +90,16 @@ type Event struct {
 	SetAside    string     `json:"set_aside"` // why it can never be published; empty when it can
 }
 
+// Notice is a notification of the gateway.
+type Notice struct {
+	ID       string    `json:"event_id"`
+	At       time.Time `json:"received_at"`
+	Kind     string    `json:"kind"`
+	Status   string    `json:"status"` // that it reports; empty when it reports none
+	Decision string    `json:"decision"`
+	Why      string    `json:"why"`
+}
+
 // Transition is a change of the breaker of the payment's gateway.
 type Transition struct {
 	At      time.Time  `json:"at"`
@@ -103,7 +114,7 @@ type Transition struct {
 // Moment is a line of a payment's timeline.
 type Moment struct {
 	At   time.Time `json:"at"`
-	Kind string    `json:"kind"` // tracked, polled, event, breaker, dead letter, operator, status
+	Kind string    `json:"kind"` // tracked, polled, webhook, event, breaker, dead letter, operator, status
 	Text string    `json:"text"`
 }
 
@@ -122,6 +133,9 @@ func (d Dossier) Timeline() []Moment {
 	}
 	for _, e := range d.Events {
 		line = append(line, e.moment())
+	}
+	for _, n := range d.Notices {
+		line = append(line, Moment{n.At, "webhook", n.text()})
 	}
 	for _, a := range d.Acts {
 		line = append(line, Moment{a.At, "operator", act(a)})
@@ -151,6 +165,14 @@ func (a Attempt) text() string {
 	}
 	if a.Message != "" {
 		s += "; " + a.Message
+	}
+	return s
+}
+
+func (n Notice) text() string {
+	s := strings.Join(strings.Fields(n.Kind+" "+n.Status), " ") + ": " + n.Decision
+	if n.Why != "" {
+		s += ", " + n.Why
 	}
 	return s
 }

@@ -192,6 +192,7 @@ func TestTheTimelineIsInOrder(t *testing.T) {
 		d.Letters = []Letter{{ID: 7, Reason: "window", State: "resolved", CreatedAt: noon.Add(-20 * time.Minute), DiedAt: noon.Add(-10 * time.Minute), ClosedAt: at(noon), ClosedBy: "operator"}}
 		d.Events = []Event{{ID: "42-1-failed", Subject: "payments.resolved.acme.failed", CreatedAt: noon, PublishedAt: at(noon.Add(8 * time.Millisecond))}}
 		d.Acts = []audit.Entry{{At: noon, Actor: "ada", Action: "payment.force", Outcome: audit.Refused, Reason: "no"}}
+		d.Notices = []Notice{{At: noon.Add(-50 * time.Minute), Kind: "payment.updated", Status: "pending", Decision: "noted"}, {At: noon.Add(time.Second), Status: "succeeded", Decision: "conflict", Why: "an operator forced failed"}}
 		d.Attempts = append(d.Attempts, Attempt{At: noon.Add(-time.Minute), Class: "transport", Message: "EOF", Disposition: "hold", Reason: "failure"})
 	})
 	var got []string
@@ -200,6 +201,7 @@ func TestTheTimelineIsInOrder(t *testing.T) {
 	}
 	want := []string{
 		"11:00 tracked: class standard, lane normal",
+		"11:10 webhook: payment.updated pending: noted",
 		"11:30 breaker: of acme: closed to open, forced by ada: maintenance",
 		`11:37 polled: pending 200 "processing" in 120ms: park, still_pending, again in 30m 10s`,
 		"11:40 dead letter: 7",
@@ -209,6 +211,7 @@ func TestTheTimelineIsInOrder(t *testing.T) {
 		"12:00 event: 42-1-failed on payments.resolved.acme.failed, published 8ms later",
 		"12:00 operator: ada: payment.force, refused: no",
 		"12:00 status: failed by operator",
+		"12:00 webhook: succeeded: conflict, an operator forced failed",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

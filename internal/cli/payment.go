@@ -83,7 +83,8 @@ func paymentShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				d.Letters, d.Attempts, d.Events, d.Breaker, d.Acts = orEmpty(d.Letters), orEmpty(d.Attempts), orEmpty(d.Events), orEmpty(d.Breaker), orEmpty(d.Acts)
+				d.Letters, d.Attempts, d.Events, d.Notices = orEmpty(d.Letters), orEmpty(d.Attempts), orEmpty(d.Events), orEmpty(d.Notices)
+				d.Breaker, d.Acts = orEmpty(d.Breaker), orEmpty(d.Acts)
 				v := inUTC(shown{d, d.Timeline()})
 				return show(cmd, v, func(w io.Writer) { printDossier(w, v.Dossier, v.Timeline) })
 			})
@@ -121,7 +122,7 @@ func printDossier(w io.Writer, d casework.Dossier, timeline []casework.Moment) {
 	for _, m := range timeline {
 		row(w, m.At.UTC().Format("2006-01-02 15:04:05.000Z"), m.Kind, m.Text)
 	}
-	for what, n := range map[string]int{"attempts": len(d.Attempts), "acts": len(d.Acts), "changes of the breaker": len(d.Breaker)} {
+	for what, n := range map[string]int{"attempts": len(d.Attempts), "acts": len(d.Acts), "webhooks": len(d.Notices), "changes of the breaker": len(d.Breaker)} {
 		if n == casework.MaxRows {
 			row(w, fmt.Sprintf("the newest %d %s; there may be older ones", n, what))
 		}

@@ -85,8 +85,8 @@ func (c *Casework) Find(ctx context.Context, k casework.Key) (int64, error) {
 	return ids[0], nil
 }
 
-// standingSQL reads what an act depends on.
-var standingSQL = `
+// caseSQL reads what an act depends on.
+var caseSQL = `
 	select now(), ` + paymentColumns + `, coalesce(j.next_poll_at, 'epoch'), coalesce(j.locked_until > now(), false),
 	  case when j.held_until > now() then j.held_until end,
 	  coalesce((select max(l.id) from pollux.dead_letters l where l.payment_id = p.id and l.state not in ('resolved', 'discarded')), 0)
@@ -98,7 +98,7 @@ func readStanding(ctx context.Context, tx pgx.Tx, id int64) (casework.Standing, 
 	var s casework.Standing
 	var held *time.Time
 	fields := append([]any{&s.Now}, paymentFields(&s.Payment)...)
-	err := tx.QueryRow(ctx, standingSQL, id).Scan(append(fields, &s.Due, &s.Leased, &held, &s.Letter)...)
+	err := tx.QueryRow(ctx, caseSQL, id).Scan(append(fields, &s.Due, &s.Leased, &held, &s.Letter)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, casework.ErrNotFound
 	}
@@ -244,6 +244,14 @@ func dossier(ctx context.Context, tx pgx.Tx, id int64) (casework.Dossier, error)
 		return d, err
 	}
 	if d.Events, err = eventsOf(ctx, tx, d); err != nil {
+		return d, err
+	}
+	if d.Notices, err = newestRows[casework.Notice](ctx, tx, `
+		select event_id, received_at, kind, status, decision, why
+		from pollux.webhook_events
+		where payment_id = $2
+		order by id desc
+		limit $1`, id); err != nil {
 		return d, err
 	}
 	end := d.Now

@@ -500,6 +500,8 @@ func TestADossierHasAllThatIsKnown(t *testing.T) {
 	}
 	r.audit(t, acted("dlq.note", "called the bank", audit.Change{Target: audit.Letter(1)}))
 	change("open", "half_open", "after its end")
+	r.exec(t, `insert into pollux.webhook_events (gateway, event_id, kind, effect, status, digest, decision, why, payment_id)
+		values ('sim', 'evt_1', 'payment.failed', 'report', 'failed', sha256('x'), 'conflict', 'an operator forced cancelled', 1)`)
 
 	d, err := casework.NewDesk(r.casework()).Show(t.Context(), casework.Key{ID: int64(jobs[0].Payment)})
 	if err != nil {
@@ -510,7 +512,7 @@ func TestADossierHasAllThatIsKnown(t *testing.T) {
 		kinds = append(kinds, m.Kind)
 	}
 	slices.Sort(kinds)
-	if want := []string{"breaker", "breaker", "dead letter", "dead letter", "event", "event", "operator", "operator", "polled", "status", "tracked"}; !slices.Equal(kinds, want) {
+	if want := []string{"breaker", "breaker", "dead letter", "dead letter", "dead letter", "event", "event", "event", "operator", "operator", "polled", "status", "tracked", "webhook"}; !slices.Equal(kinds, want) {
 		t.Errorf("%v", kinds)
 	}
 	if d.Job != nil || d.Payment.Place != casework.Final || d.Breaker[0].Cause != "before it was tracked" || d.Breaker[1].Cause != "ratio" || d.Acts[0].Action != "payment.force" ||

@@ -121,7 +121,8 @@ const standingSQL = `
 	    from pollux.webhook_events e
 	    where e.payment_id = p.id
 	      and e.decision in ('applied', 'late_success', 'noted', 'same')
-	  ) else p.status_updated_at end
+	  ) else p.status_updated_at end,
+	  p.status <> 'pending' and coalesce(p.status_source = 'operator', false)
 	from pollux.payments p
 	left join pollux.poll_jobs j on j.payment_id = p.id
 	where p.id = any (array(` + namedSQL + `))
@@ -201,7 +202,7 @@ func scanStandings(rows pgx.Rows, standings map[named]webhook.Standing) error {
 	var n named
 	var s webhook.Standing
 	var since *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since},
+	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since, &s.Forced},
 		func() error {
 			s.Tracked, s.Since = true, time.Time{}
 			if since != nil {

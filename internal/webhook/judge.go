@@ -43,6 +43,7 @@ type Standing struct {
 	Currency    string
 	Since       time.Time // of what the record knows: when it happened at the gateway, or when the gateway was asked; zero when nothing is known
 	Polling     bool      // a poll is with the broker or under way
+	Forced      bool      // an operator gave it its status: whatever the gateway says against it, and whenever that was, is for a person
 }
 
 // Judge decides what becomes of a notice, and says why where that is not plain. It depends on its arguments alone.
@@ -82,6 +83,9 @@ func differs(m *Money, s Standing) string {
 }
 
 func judgeReport(n Notice, s Standing) (Decision, string) {
+	if s.Forced && n.Status.Final() && n.Status != s.Status {
+		return Conflicting, "the gateway says " + string(n.Status) + ", an operator forced " + string(s.Status)
+	}
 	switch payment.Between(s.Status, n.Status) {
 	case payment.Resolution:
 		return Applied, ""

@@ -16,6 +16,12 @@ func standing(s payment.Status) webhook.Standing {
 	return webhook.Standing{Tracked: true, Payment: 7, Status: s, Detail: "processing", AmountMinor: 1999, Currency: "EUR", Since: noon}
 }
 
+func forced(s payment.Status) webhook.Standing {
+	standing := standing(s)
+	standing.Forced = true
+	return standing
+}
+
 func report(s payment.Status, at time.Time) webhook.Notice {
 	return webhook.Notice{ID: "evt", References: []string{"pay"}, Effect: webhook.Report, Status: s, Detail: "processing",
 		Money: &webhook.Money{Minor: 1999, Currency: "EUR"}, OccurredAt: at}
@@ -52,6 +58,9 @@ func TestWhatBecomesOfANotice(t *testing.T) {
 		{"success with another amount, of one that failed", other, standing(payment.Failed), webhook.Mismatched},
 		{"success again", report(payment.Succeeded, after), standing(payment.Succeeded), webhook.Same},
 		{"late success", report(payment.Succeeded, after), standing(payment.Failed), webhook.LateSuccess},
+		{"success against an operator", report(payment.Succeeded, after), forced(payment.Failed), webhook.Conflicting},
+		{"what an operator did not know yet", report(payment.Failed, before), forced(payment.Succeeded), webhook.Conflicting},
+		{"the same as an operator", report(payment.Failed, after), forced(payment.Failed), webhook.Same},
 		{"late success that happened before the failure", report(payment.Succeeded, before), standing(payment.Expired), webhook.LateSuccess},
 		{"failure after success", report(payment.Failed, after), standing(payment.Succeeded), webhook.Conflicting},
 		{"failure in the second of the success", report(payment.Failed, noon), standing(payment.Succeeded), webhook.Conflicting},

@@ -51,12 +51,19 @@ comment on column pollux.webhook_events.body is 'the body of what is quarantined
 comment on column pollux.webhook_events.key is 'the name of the key that signed it';
 comment on column pollux.webhook_events.look_at is 'when its payment is looked for next';
 
--- What contradicts a final status is announced: nothing else tells of it. (A notice that hands a pending payment to a person is announced by the dead letter.)
+-- What contradicts a final payment is for a person: its status is a dead letter, which announces itself; its money is announced here, for nothing else tells of
+-- it. (A notice that hands a pending payment to a person is announced by the dead letter.)
 -- +goose StatementBegin
 create function pollux.webhook_contradicts() returns trigger language plpgsql set timezone = 'UTC' as $$
 declare
   event_id text := 'webhook-' || new.id || '-' || new.decision;
 begin
+  if new.decision = 'conflict' then
+    perform pollux.contradict(p, new.status, new.detail, 'webhook')
+    from pollux.payments p
+    where p.id = new.payment_id;
+    return null;
+  end if;
   insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
   select event_id, p.id, 'payments.review.' || new.gateway || '.' || new.decision,
     json_build_object('event_id', event_id, 'webhook_event_id', new.id, 'payment_id', p.id, 'gateway', p.gateway, 'account', p.account,
