@@ -136,7 +136,11 @@ func watchConfig(c config.Config) webhook.WatchConfig {
 	w := webhook.WatchConfig{Look: lookEvery, Patience: c.Webhooks.WaitForPayment, Keep: c.Webhooks.KeepEvents, Batch: watchBatch, Every: listenEvery,
 		Gateways: map[string]webhook.Silence{}}
 	for name, h := range c.Webhooks.Gateways {
-		w.Gateways[name] = webhook.Silence{After: h.Silence.After, Pending: h.Silence.Pending, Within: h.Silence.PollWithin}
+		s := webhook.Silence{After: h.Silence.After, Pending: h.Silence.Pending, Within: h.Silence.PollWithin}
+		if c.Gateways[name].WebhookOnly {
+			s.Within = 0
+		}
+		w.Gateways[name] = s
 	}
 	return w
 }

@@ -6,7 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"pollux/internal/gateway/adyen"
 	"pollux/internal/gateway/httpjson"
+	"pollux/internal/gateway/iyzico"
+	"pollux/internal/gateway/mercadopago"
+	"pollux/internal/gateway/paypal"
+	"pollux/internal/gateway/razorpay"
 	"pollux/internal/gateway/stripe"
 	"pollux/internal/secret"
 	"pollux/internal/webhook"
@@ -40,12 +45,15 @@ type WebhookRecord struct {
 
 // Hook says how one gateway signs its notifications and what they mean.
 type Hook struct {
-	Scheme    string                 `koanf:"scheme"`    // `stripe`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
+	Scheme    string                 `koanf:"scheme"`    // `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico`, `adyen`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
 	Keys      map[string]HookKey     `koanf:"keys"`      // What it signs with, by names of your own. Two while one is changed: what was sent before is sent again with the old one.
 	Accounts  map[string]HookAccount `koanf:"accounts"`  // Accounts with keys of their own, by the name that payments carry: `/webhooks/GATEWAY/ACCOUNT`.
+	User      string                 `koanf:"user"`      // A user that requests must carry too, with the password below (basic authentication), where the gateway can be told to send one. Empty: none.
+	Password  secret.Secret          `koanf:"password"`  // The user's password.
 	Mode      string                 `koanf:"mode"`      // `live` or `test`: a notification about the other is set aside. Empty: both are taken.
 	Tolerance time.Duration          `koanf:"tolerance"` // How long ago a notification may have been signed, where that is signed.
 	Silence   HookSilence            `koanf:"silence"`   // When it says too little.
+	Adyen     adyen.WebhookConfig    `koanf:"adyen"`     // For `adyen`.
 	HTTPJSON  httpjson.WebhookConfig `koanf:"httpjson"`  // For `hmac` and `standard`: where things stand and what they mean.
 }
 
@@ -89,12 +97,13 @@ func defaultHook() Hook {
 	return Hook{
 		Tolerance: 5 * time.Minute,
 		Silence:   HookSilence{After: 30 * time.Minute, Pending: 10, PollWithin: 5 * time.Minute},
+		Adyen:     adyen.WebhookConfig{}.WithDefaults(),
 		HTTPJSON:  httpjson.WebhookConfig{}.WithDefaults(),
 	}
 }
 
 // hookSchemes are the schemes that can be configured.
-var hookSchemes = []string{"stripe", httpjson.SchemeStandard, httpjson.SchemeHMAC}
+var hookSchemes = []string{"stripe", "paypal", "razorpay", "mercadopago", "iyzico", "adyen", httpjson.SchemeStandard, httpjson.SchemeHMAC}
 
 // futureTolerance is how far a vendor's clock may be ahead of ours.
 const futureTolerance = time.Minute
@@ -110,6 +119,9 @@ func (h Hook) Endpoints(gateway string) ([]webhook.Endpoint, []error) {
 				message = section + message
 			}
 			errs = append(errs, fmt.Errorf("%s", message))
+		}
+		if h.User != "" && err == nil {
+			scheme = webhook.WithLogin(scheme, h.User, h.Password.Reveal())
 		}
 		all = append(all, webhook.Endpoint{Gateway: gateway, Account: account, Scheme: scheme, Mode: h.Mode})
 	}
@@ -136,6 +148,16 @@ func (h Hook) scheme(configured map[string]HookKey) (webhook.Scheme, error) {
 	switch h.Scheme {
 	case "stripe":
 		return stripe.NewWebhook(keys, tolerance)
+	case "paypal":
+		return paypal.NewWebhook(keys, tolerance)
+	case "razorpay":
+		return razorpay.NewWebhook(keys)
+	case "mercadopago":
+		return mercadopago.NewWebhook(keys, tolerance)
+	case "iyzico":
+		return iyzico.NewWebhook(keys)
+	case "adyen":
+		return adyen.NewWebhook(h.Adyen, keys)
 	case httpjson.SchemeStandard, httpjson.SchemeHMAC:
 		return httpjson.NewWebhook(h.Scheme, h.HTTPJSON, keys, tolerance)
 	}
@@ -191,6 +213,9 @@ func (v *verifier) hook(at path, name string, h Hook) {
 	if !slices.Contains([]string{"", "live", "test"}, h.Mode) {
 		v.refuse([]path{at.child("mode")}, "%.40q; write live or test, or take it away to take both", h.Mode)
 	}
+	if (h.User == "") != h.Password.IsZero() {
+		v.refuse([]path{at.child("user"), at.child("password")}, "a user and its password go together; write both user and password, or neither")
+	}
 	for _, d := range []struct {
 		key       string
 		value     time.Duration
@@ -204,6 +229,11 @@ func (v *verifier) hook(at path, name string, h Hook) {
 	v.hookKeys(at.child("keys"), h.Keys)
 	for _, account := range sorted(h.Accounts) {
 		v.hookKeys(at.child("accounts", account, "keys"), h.Accounts[account].Keys)
+	}
+	for wrong := range v.bad { // of the whole nothing can be said while a part of it is wrong
+		if strings.HasPrefix(wrong, at.String()+".") {
+			return
+		}
 	}
 	_, errs := h.Endpoints(name)
 	for _, err := range errs {

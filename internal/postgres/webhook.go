@@ -290,14 +290,14 @@ const stopSQL = `
 
 // keepSQL keeps notices, or says what became of those that waited. One that waits is looked for again after as long as it has waited, within bounds.
 const keepSQL = `
-	insert into pollux.webhook_events as e (gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, occurred_at, mode,
-	  key, digest, body, decision, why, payment_id, look_at)
-	select i.gateway, i.account, i.event_id, i.kind, string_to_array(i.refs, ' '), i.effect, i.status, i.detail, i.amount_minor, i.currency, i.occurred_at,
-	  i.mode, i.key, i.digest, i.body, i.decision, i.why, i.payment_id, case when i.decision = 'waiting' then now() + interval '250 milliseconds' end
+	insert into pollux.webhook_events as e (gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, part, occurred_at,
+	  mode, key, digest, body, decision, why, payment_id, look_at)
+	select i.gateway, i.account, i.event_id, i.kind, string_to_array(i.refs, ' '), i.effect, i.status, i.detail, i.amount_minor, i.currency, i.part,
+	  i.occurred_at, i.mode, i.key, i.digest, i.body, i.decision, i.why, i.payment_id, case when i.decision = 'waiting' then now() + interval '250 milliseconds' end
 	from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::text[],
-	  $11::timestamptz[], $12::text[], $13::text[], $14::bytea[], $15::bytea[], $16::text[], $17::text[], $18::bigint[])
-	  as i(gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, occurred_at, mode, key, digest, body, decision, why,
-	  payment_id)
+	  $11::bool[], $12::timestamptz[], $13::text[], $14::text[], $15::bytea[], $16::bytea[], $17::text[], $18::text[], $19::bigint[])
+	  as i(gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, part, occurred_at, mode, key, digest, body, decision,
+	  why, payment_id)
 	on conflict (gateway, account, event_id) do update
 	set decision = excluded.decision, why = excluded.why, payment_id = excluded.payment_id, decided_at = now(),
 	    look_at = case when excluded.decision = 'waiting'
@@ -372,6 +372,7 @@ func (b *notices) queueKept(batch *pgx.Batch, round []int) {
 	var currencies []*string
 	var occurred []*time.Time
 	var digests, bodies [][]byte
+	var parts []bool
 	for _, i := range round {
 		a, v := &b.arrivals[i], &b.verdicts[i]
 		if v.Decision == webhook.Duplicate {
@@ -394,10 +395,10 @@ func (b *notices) queueKept(batch *pgx.Batch, round []int) {
 		if v.Payment != 0 {
 			payments[last] = (*int64)(&v.Payment)
 		}
-		digests, bodies = append(digests, a.Digest[:]), append(bodies, a.Body)
+		digests, bodies, parts = append(digests, a.Digest[:]), append(bodies, a.Body), append(parts, a.Part)
 	}
 	if ids != nil {
-		batch.Queue(keepSQL, gateways, accounts, ids, kinds, refs, does, statuses, details, amounts, currencies, occurred, modes, names, digests, bodies,
+		batch.Queue(keepSQL, gateways, accounts, ids, kinds, refs, does, statuses, details, amounts, currencies, parts, occurred, modes, names, digests, bodies,
 			decisions, whys, payments)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // waitingSQL reads notices that wait and are due to be looked at, the longest due first.
 const waitingSQL = `
-	select gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, occurred_at, mode, key, digest,
+	select gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, part, occurred_at, mode, key, digest,
 	  received_at < now() - $2::bigint * interval '1 microsecond'
 	from pollux.webhook_events
 	where decision = 'waiting'
@@ -45,7 +45,7 @@ func scanWaiting(row pgx.CollectableRow) (a webhook.Arrival, late bool, err erro
 	var currency *string
 	var occurred *time.Time
 	var digest []byte
-	err = row.Scan(&a.Gateway, &a.Account, &a.ID, &a.Kind, &a.References, &effect, &a.Status, &a.Detail, &amount, &currency, &occurred, &a.Mode, &a.Key,
+	err = row.Scan(&a.Gateway, &a.Account, &a.ID, &a.Kind, &a.References, &effect, &a.Status, &a.Detail, &amount, &currency, &a.Part, &occurred, &a.Mode, &a.Key,
 		&digest, &late)
 	for e, name := range effects {
 		if name == effect {

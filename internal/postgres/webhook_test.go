@@ -275,6 +275,24 @@ func TestAHintMakesThePollDue(t *testing.T) {
 	requireSound(t, r)
 }
 
+func TestANoticeAboutAPartIsAHintWithOtherMoney(t *testing.T) {
+	r := newRecord(t)
+	jobs, rows := r.claimed(t, "p", 2)
+	d, a := stillPending(redelivery.Park, time.Hour)
+	r.write(t, result(jobs[0], rows[0], d, a), result(jobs[1], rows[1], d, a))
+	part := func(id, reference string, amount int64) webhook.Arrival {
+		a := arrival(id, reference, payment.Succeeded)
+		a.Part, a.Money = true, &webhook.Money{Minor: amount, Currency: "EUR"}
+		return a
+	}
+	r.became(t, []webhook.Arrival{part("e0", "p0", 1999), part("e1", "p1", 999), part("e2", "p2", 999)}, webhook.Applied, webhook.Hastened, webhook.Waiting)
+	r.track(t, "p", 3)
+	r.exec(t, `update pollux.webhook_events set look_at = now() where decision = 'waiting'`)
+	if v, err := r.webhooks().LookAgain(t.Context(), 10, time.Hour); err != nil || len(v) != 1 || v[0].Decision != webhook.Hastened {
+		t.Errorf("one that waited: %v %v", v, err)
+	}
+}
+
 func TestTheFirstReferenceThatIsTrackedCounts(t *testing.T) {
 	r := newRecord(t)
 	ids := r.track(t, "p", 2)

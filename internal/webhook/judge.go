@@ -58,7 +58,11 @@ func Judge(n Notice, s Standing) (Decision, string) {
 	case n.Effect == Hint:
 		return judgeHint(s)
 	}
-	if why := differs(n.Money, s); why != "" {
+	why := differs(n.Money, s)
+	switch {
+	case why != "" && n.Part:
+		return judgeHint(s)
+	case why != "":
 		return Mismatched, why
 	}
 	return judgeReport(n, s)

@@ -34,6 +34,8 @@ func TestWhatBecomesOfANotice(t *testing.T) {
 	polling.Polling = true
 	other := report(payment.Succeeded, after)
 	other.Money = &webhook.Money{Minor: 100, Currency: "EUR"}
+	part := other
+	part.Part = true
 	dong := report(payment.Succeeded, after)
 	dong.Money = &webhook.Money{Minor: 1999, Currency: "VND"}
 	silent := report(payment.Succeeded, after)
@@ -56,6 +58,8 @@ func TestWhatBecomesOfANotice(t *testing.T) {
 		{"success with another amount", other, standing(payment.Pending), webhook.Mismatched},
 		{"success in another currency", dong, standing(payment.Pending), webhook.Mismatched},
 		{"success with another amount, of one that failed", other, standing(payment.Failed), webhook.Mismatched},
+		{"success of a part", part, standing(payment.Pending), webhook.Hastened},
+		{"success of a part, of one that succeeded", part, standing(payment.Succeeded), webhook.Same},
 		{"success again", report(payment.Succeeded, after), standing(payment.Succeeded), webhook.Same},
 		{"late success", report(payment.Succeeded, after), standing(payment.Failed), webhook.LateSuccess},
 		{"success against an operator", report(payment.Succeeded, after), forced(payment.Failed), webhook.Conflicting},

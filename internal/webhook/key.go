@@ -3,6 +3,7 @@ package webhook
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"hash"
 	"time"
 )
@@ -43,6 +44,33 @@ func MAC(h func() hash.Hash, secret []byte, parts ...[]byte) []byte {
 		mac.Write(p)
 	}
 	return mac.Sum(nil)
+}
+
+// WithLogin returns a scheme whose requests must carry a user and a password too (RFC 7617), as some vendors can be told to send.
+func WithLogin(s Scheme, user, password string) Scheme {
+	want := sha256.Sum256([]byte("Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))))
+	if p, ok := s.(Preparer); ok {
+		return struct {
+			login
+			Preparer
+		}{login{s, want}, p}
+	}
+	return login{s, want}
+}
+
+// login is a scheme behind a user and a password. Their digests are compared, so that it takes as long whatever differs.
+type login struct {
+	Scheme
+	want [sha256.Size]byte
+}
+
+// Glance implements Scheme.
+func (l login) Glance(r *Request) error {
+	got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
+	if !hmac.Equal(got[:], l.want[:]) {
+		return RefusedSender
+	}
+	return l.Scheme.Glance(r)
 }
 
 // Tolerance is how far a signature's time may be from ours, both ways.

@@ -124,6 +124,11 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request, e Endpoint,
 	if err := e.Scheme.Glance(n); err != nil {
 		return err
 	}
+	if p, ok := e.Scheme.(Preparer); ok {
+		if err := p.Prepare(req.Context(), n); err != nil {
+			return err
+		}
+	}
 	if err := r.read(w, req, n); err != nil {
 		return err
 	}
@@ -163,7 +168,7 @@ func (r *Receiver) verify(ctx context.Context, n *Request, e Endpoint) ([]Arriva
 		return nil, RefusedSlow
 	}
 	defer func() { <-r.checking }()
-	arrivals, refused, err := Check(ctx, n, e)
+	arrivals, refused, err := check(ctx, n, e)
 	for _, reason := range refused {
 		r.metrics.WebhookRefused(e.Gateway, reason)
 		r.log.WarnContext(ctx, "a part of a notification is not genuine; the others are taken", "gateway", e.Gateway, "account", e.Account)
@@ -177,6 +182,15 @@ func Check(ctx context.Context, n *Request, e Endpoint) (arrivals []Arrival, ref
 	if err := e.Scheme.Glance(n); err != nil {
 		return nil, nil, err
 	}
+	if p, ok := e.Scheme.(Preparer); ok {
+		if err := p.Prepare(ctx, n); err != nil {
+			return nil, nil, err
+		}
+	}
+	return check(ctx, n, e)
+}
+
+func check(ctx context.Context, n *Request, e Endpoint) (arrivals []Arrival, refused []Refusal, err error) {
 	key, err := e.Scheme.Verify(ctx, n)
 	if err != nil {
 		return nil, nil, err

@@ -39,6 +39,12 @@ type Scheme interface {
 	Parse(r *Request) ([]Notice, error)
 }
 
+// Preparer is a Scheme that must have something of the vendor's before it can verify. Prepare is called behind Glance and may take seconds: it holds no place
+// that others wait for. Its error is like that of Verify.
+type Preparer interface {
+	Prepare(ctx context.Context, r *Request) error
+}
+
 // Refusal is why a request is not believed. It is the same answer for whoever sent it, and a label for us.
 type Refusal string
 
@@ -87,6 +93,7 @@ type Notice struct {
 	Status     payment.Status // of a Report
 	Detail     string         // why it is pending or how it ended, in our words
 	Money      *Money         // what it is about, to be compared with what is tracked; nil: it does not say, or need not be compared
+	Part       bool           // it may be about a part of the payment only: with other money than tracked it is a Hint
 	OccurredAt time.Time      // when it happened at the gateway; zero when that is not said
 	Mode       string         // "live" or "test"; empty when that is not said
 	Fault      string         // not empty: genuine and of no use, and why, for a person; it is set aside
@@ -126,6 +133,26 @@ func (n Notice) sound(mode string) Notice {
 		n.Fault, n.References, n.Effect = fault, nil, Nothing
 	}
 	return n
+}
+
+// ReferencesOf are those of ids that can be references: a vendor's notification has several, and some are empty or whatever a merchant wrote.
+func ReferencesOf(ids ...string) []string {
+	var all []string
+	for _, id := range ids {
+		if token(id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// IDOf is the id of an event that has none of its own: what makes it one, or the digest of that where it is no id.
+func IDOf(parts ...string) string {
+	id := strings.Join(parts, ":")
+	if !token(id) {
+		return DigestID([]byte(id))
+	}
+	return id
 }
 
 // token reports whether s is 1 to MaxID printable ASCII characters without blanks.

@@ -241,3 +241,29 @@ func TestWebhookConfigurationsThatAreRefused(t *testing.T) {
 		t.Errorf("a standard that is signed otherwise: %v", err)
 	}
 }
+
+func FuzzWebhook(f *testing.F) {
+	good := `{"type":"payment","live":true,"at":1772366400,"data":{"id":"p1","amount":1999,"currency":"eur","status":"paid"}}`
+	f.Add(good, "sha256="+hex.EncodeToString(hookSum("k", "1772366400|e1|POST /webhooks/acme?a=1|"+good)), "1772366400", "e1")
+	f.Add("{}", "sha256=00", "", "")
+	f.Fuzz(func(t *testing.T, body, signature, stamp, id string) {
+		w := newHook(t, SchemeHMAC, hookConfig(), "k")
+		r := hookRequest(body, "X-Sig", signature, "X-Time", stamp, "X-Id", id)
+		if _, err := w.Verify(context.Background(), r); err == nil && (body != good || stamp != "1772366400" || id != "e1") {
+			t.Fatal("something else than what was signed is taken")
+		}
+		for _, n := range parsed(w, r) {
+			if n.Fault == "" && n.Effect == webhook.Report && !n.Status.Valid() {
+				t.Fatalf("a report without a status: %+v", n)
+			}
+		}
+	})
+}
+
+func parsed(w *Webhook, r *webhook.Request) []webhook.Notice {
+	n, err := w.Parse(r)
+	if err != nil {
+		return nil
+	}
+	return n
+}

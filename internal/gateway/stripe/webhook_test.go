@@ -181,3 +181,17 @@ func TestWebhookAmountsAreMinorUnitsOfISO4217(t *testing.T) {
 		t.Errorf("5.01 ISK is taken: %+v", n)
 	}
 }
+
+func FuzzWebhook(f *testing.F) {
+	good := intentEvent(`{"object":"payment_intent","id":"pi_1","amount":1999,"amount_received":1999,"currency":"eur","status":"succeeded"}`)
+	stamp := strconv.FormatInt(webhookNow.Unix(), 10)
+	f.Add(good, "t="+stamp+",v1="+webhookSum(webhookSecret, stamp, good))
+	f.Add("{}", "t=1,v1=00,v0=")
+	f.Fuzz(func(t *testing.T, body, signature string) {
+		w, r := newWebhook(t), webhookRequest(body, signature)
+		if _, err := w.Verify(context.Background(), r); err == nil && body != good {
+			t.Fatal("another body is taken")
+		}
+		_, _ = w.Parse(r)
+	})
+}

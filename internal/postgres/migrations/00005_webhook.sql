@@ -20,6 +20,7 @@ create table pollux.webhook_events (
   detail       text not null default '',
   amount_minor bigint,
   currency     text,
+  part         boolean not null default false,
   occurred_at  timestamptz,
   mode         text not null default '',
   key          text not null default '',
@@ -46,6 +47,7 @@ comment on table pollux.webhook_events is 'Verified notifications of gateways, e
 comment on column pollux.webhook_events.event_id is 'the vendor''s id of the event, or a key of what makes it one; sha256:… of the body where it has neither';
 comment on column pollux.webhook_events.refs is 'the gateway''s ids of the payment that it may be about, the likeliest first';
 comment on column pollux.webhook_events.effect is 'report: it says where the payment stands; hint: poll it now; nothing: it is about no status';
+comment on column pollux.webhook_events.part is 'it may be about a part of the payment only';
 comment on column pollux.webhook_events.digest is 'SHA-256 of the body as it came';
 comment on column pollux.webhook_events.body is 'the body of what is quarantined, for a person; of nothing else';
 comment on column pollux.webhook_events.key is 'the name of the key that signed it';
