@@ -139,7 +139,9 @@ func TestAMigrationThatStaysConnectedIsReported(t *testing.T) {
 	if said := failure(t, func(tb testing.TB) { New(tb, careless) }); !strings.Contains(said, "migrate left a connection open") {
 		t.Errorf("the test said %q", said)
 	}
-	left.Close(context.Background())
+	if left != nil { // with -count the second run finds what the first one left behind
+		left.Close(context.Background())
+	}
 }
 
 func TestAMissingPostgreSQLFailsTheTest(t *testing.T) {

@@ -99,7 +99,7 @@ func again(ctx context.Context, pool *pgxpool.Pool, fn func(pgx.Tx) error) error
 	b := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(200*time.Millisecond),
-		backoff.WithMaxElapsedTime(2*time.Second))
+		backoff.WithMaxElapsedTime(15*time.Second)) // the server takes a second to see a deadlock
 	return backoff.Retry(func() error {
 		err := pgx.BeginFunc(ctx, pool, fn)
 		if err != nil && !conflict(err) {

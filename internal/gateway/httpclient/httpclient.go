@@ -282,7 +282,6 @@ func (c *Client) Do(ctx context.Context, r Request, buf []byte) (Response, error
 }
 
 func (c *Client) do(ctx context.Context, r Request, buf []byte) (Response, *Error) {
-	began := time.Now()
 	if ctx.Err() != nil {
 		return Response{}, classify(ctx, ctx, ctx.Err(), waiting)
 	}
@@ -292,7 +291,8 @@ func (c *Client) do(ctx context.Context, r Request, buf []byte) (Response, *Erro
 	if e != nil {
 		return Response{}, e
 	}
-	if e := c.acquire(ctx); e != nil {
+	waited, e := c.acquire(ctx)
+	if e != nil {
 		return Response{}, e
 	}
 	defer func() { <-c.slots }()
@@ -303,7 +303,7 @@ func (c *Client) do(ctx context.Context, r Request, buf []byte) (Response, *Erro
 	if e == nil {
 		return resp, nil
 	}
-	if e.Kind == Timeout && call.Err() != nil && sent.Sub(began) > c.cfg.Timeout/10 {
+	if e.Kind == Timeout && call.Err() != nil && waited > c.cfg.Timeout/10 {
 		e.Kind = Busy // the gateway did not have the time that it is granted: the wait before it took some
 	}
 	e.host = req.URL.Host
@@ -355,22 +355,23 @@ func (c *Client) Prepare(h http.Header, method string) http.Header {
 	return h
 }
 
-// acquire waits for one of the places, at most half of the timeout.
-func (c *Client) acquire(ctx context.Context) *Error {
+// acquire waits for one of the places, at most half of the timeout, and returns for how long it did.
+func (c *Client) acquire(ctx context.Context) (waited time.Duration, _ *Error) {
 	select {
 	case c.slots <- struct{}{}:
-		return nil
+		return 0, nil
 	default:
 	}
+	began := time.Now()
 	t := time.NewTimer(c.cfg.Timeout / 2)
 	defer t.Stop()
 	select {
 	case c.slots <- struct{}{}:
-		return nil
+		return time.Since(began), nil
 	case <-t.C:
-		return &Error{Kind: Busy, detail: fmt.Sprintf("max_in_flight: %d calls were under way for %s", c.cfg.MaxInFlight, c.cfg.Timeout/2)}
+		return 0, &Error{Kind: Busy, detail: fmt.Sprintf("max_in_flight: %d calls were under way for %s", c.cfg.MaxInFlight, c.cfg.Timeout/2)}
 	case <-ctx.Done():
-		return classify(ctx, ctx, ctx.Err(), waiting)
+		return 0, classify(ctx, ctx, ctx.Err(), waiting)
 	}
 }
 
