@@ -45,7 +45,7 @@ func Adapter(g config.Gateway) (consumer.Gateway, error) {
 		return mercadopago.New(*cfg)
 	case *iyzico.Config:
 		return iyzico.New(*cfg)
-	case *adyen.Config:
+	case adyen.Config:
 		return adyen.Adapter{}, nil
 	}
 	return nil, fmt.Errorf("%.64q is not an adapter", g.Adapter)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pollux/internal/gateway"
+	"pollux/internal/gateway/adyen"
 	"pollux/internal/gateway/httpclient"
 )
 
@@ -41,7 +42,7 @@ func (g *Gateway) section() Adapter {
 	case "iyzico":
 		return made(&g.Iyzico)
 	case "adyen":
-		return made(&g.Adyen)
+		return adyen.Config{}
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ package config
 import (
 	"time"
 
-	"pollux/internal/gateway/adyen"
 	"pollux/internal/gateway/httpjson"
 	"pollux/internal/gateway/iyzico"
 	"pollux/internal/gateway/mercadopago"
@@ -133,7 +132,7 @@ type Curve struct {
 
 // Gateway says how payments of one gateway are polled.
 type Gateway struct {
-	Adapter     string              `koanf:"adapter"`      // What speaks with the gateway: `httpjson`, `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico` or `adyen`. The section of that name says how.
+	Adapter     string              `koanf:"adapter"`      // What speaks with the gateway: `httpjson`, `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico` or `adyen`. The section of that name says how; `adyen` has none, because it is never asked: see [gateways/adyen.md](gateways/adyen.md).
 	Workers     int                 `koanf:"workers"`      // Polls of one lane that one process has in hand at once. With a rate in `limits`, no more than have their turn within two seconds.
 	MinInterval *time.Duration      `koanf:"min_interval"` // Between two polls of one payment, whatever its policy says. Not written: what the adapter knows of the gateway, mostly `0s`.
 	WebhookOnly bool                `koanf:"webhook_only"` // The gateway is never asked: its payments wait for a webhook until their deadline or the policy's window ends, and then for a person. Always so with gateways that cannot be asked.
@@ -147,5 +146,4 @@ type Gateway struct {
 	Razorpay    *razorpay.Config    `koanf:"razorpay"`     // For `adapter: razorpay`. See [gateways/razorpay.md](gateways/razorpay.md).
 	MercadoPago *mercadopago.Config `koanf:"mercadopago"`  // For `adapter: mercadopago`. See [gateways/mercadopago.md](gateways/mercadopago.md).
 	Iyzico      *iyzico.Config      `koanf:"iyzico"`       // For `adapter: iyzico`. See [gateways/iyzico.md](gateways/iyzico.md).
-	Adyen       *adyen.Config       `koanf:"adyen"`        // For `adapter: adyen`, which cannot be asked. See [gateways/adyen.md](gateways/adyen.md).
 }

@@ -466,6 +466,28 @@ func TestRateLimitsSpendNoAttempt(t *testing.T) {
 	})
 }
 
+func TestPaymentOfAGatewayThatIsNeverAskedSleepsUntilItsWindowEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, succeed)
+		s.policy.NeverPoll, s.policy.Window = true, time.Hour
+		id := s.track()
+		w := s.start()
+		pass(time.Minute)
+		if j := s.record.Payment(id).Job; j.State != consumertest.Scheduled || time.Until(j.NextPollAt) < 58*time.Minute || j.Counters.Attempts != 0 {
+			t.Errorf("job %+v, due in %s", j, time.Until(j.NextPollAt))
+		}
+		pass(time.Hour)
+		s.put(id)
+		pass(time.Minute)
+		w.stop()
+		if p := s.record.Payment(id); p.Status != payment.Pending || p.Job.State != consumertest.Dead || len(s.gateway.Calls()) != 0 {
+			t.Errorf("%s, %s after %d calls", p.Status, p.Job.State, len(s.gateway.Calls()))
+		}
+		s.want("delivery park watched", 1)
+		s.want("delivery dead_letter window", 1)
+	})
+}
+
 func TestUnknownStatusCallsAPersonOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, consumertest.Script(gateway.Answer{Class: gateway.UnknownStatus, GatewayStatus: "settling_v2", HTTPStatus: 200}))

@@ -4,38 +4,25 @@ package adyen
 
 import (
 	"context"
-	"fmt"
 
 	"pollux/internal/gateway"
 	"pollux/internal/gateway/httpclient"
 )
 
-// Config attaches accounts of Adyen. What each key means to an operator is in docs/gateways/adyen.md.
-type Config struct {
-	Mode string `koanf:"mode"` // `live` or `test`: whether the money is real. A webhook from the other mode is refused. Default `live`.
-}
+// Config attaches Adyen. There is nothing to say: nothing is asked.
+type Config struct{}
 
-// Complete writes every default out.
-func (c *Config) Complete(string) {
-	if c.Mode == "" {
-		c.Mode = string(gateway.Live)
-	}
-}
+// Complete does nothing.
+func (Config) Complete(string) {}
 
 // Client is nil: nothing is asked.
-func (c *Config) Client() *httpclient.Config { return nil }
+func (Config) Client() *httpclient.Config { return nil }
 
-// Validate returns what is wrong, naming the key and what to write instead.
-func (c Config) Validate() error {
-	c.Complete("")
-	if c.Mode != string(gateway.Live) && c.Mode != string(gateway.Test) {
-		return fmt.Errorf("mode: %.20q is not known; live or test", c.Mode)
-	}
-	return nil
-}
+// Validate returns nil.
+func (Config) Validate() error { return nil }
 
 // Capabilities are what can be done with Adyen. It has no way to ask for the state of a payment by its pspReference, and says to rely on webhooks.
-func (c Config) Capabilities() gateway.Capabilities {
+func (Config) Capabilities() gateway.Capabilities {
 	return gateway.Capabilities{Polling: gateway.Never}
 }
 
