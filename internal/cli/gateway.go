@@ -23,7 +23,7 @@ import (
 
 func gatewayCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "gateway", Short: "Asks gateways"}
-	cmd.AddCommand(gatewayTest())
+	cmd.AddCommand(gatewayTest(), gatewayList())
 	return cmd
 }
 

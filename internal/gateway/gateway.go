@@ -32,6 +32,7 @@ type Capabilities struct {
 	Polling       Polling
 	MinInterval   time.Duration // between two polls of one payment; more than 0 when Polling is Sparingly
 	ByMerchantRef bool          // a payment can be found by our own reference: see Query.ByMerchantRef
+	List          bool          // the payments of a period can be listed, for comparing them with the record
 }
 
 // Query is what a poll asks: the state of one payment.
@@ -107,4 +108,29 @@ type Answer struct {
 	RetryAfter    time.Duration  // how long the gateway asked us to wait; 0 when it did not say
 	Message       string         // for a person: what went wrong, redacted, at most 512 bytes
 	Took          time.Duration  // from sending the request to the last byte of the answer
+}
+
+// Period asks for a list: the payments that were made from From on and before To.
+type Period struct {
+	Account  string // which of the gateway's accounts; empty is the default one
+	From, To time.Time
+	Next     string // Page.Next of the page before; empty for the first
+}
+
+// Listed is one payment of a gateway's list. Its answer is judged as if the payment had been asked for by its own id and its own money: it says what
+// the gateway thinks of the payment, and nothing about what we expected.
+type Listed struct {
+	Answer      Answer
+	Reference   string // the gateway's id
+	Parent      string // what it is a try of: an order; empty when the gateway has none
+	MerchantRef string // our own reference; empty when the list does not have it
+	AmountMinor int64
+	Currency    string
+	CreatedAt   time.Time
+}
+
+// Page is a part of a gateway's list. Next leads to the following one; it is empty on the last.
+type Page struct {
+	Payments []Listed
+	Next     string
 }

@@ -38,3 +38,37 @@ func (s *Jobs) Find(ctx context.Context, gateway, account, reference string) (co
 	}
 	return jobs[0], jobs[0].Tracked, nil
 }
+
+// Known is what the record says of a payment, to somebody who compares.
+type Known struct {
+	Status      payment.Status
+	AmountMinor int64
+	Currency    string
+}
+
+// compareSQL reads payments by their identities, one look-up in an index each.
+const compareSQL = `
+	select p.reference, p.status, p.amount_minor, p.currency
+	from pollux.payments p
+	where p.gateway = $1
+	  and p.account = $2
+	  and p.reference = any($3::text[])`
+
+// Compare returns what the record says of payments of an account, by their references. What is not tracked is not in it.
+func (s *Jobs) Compare(ctx context.Context, gateway, account string, references []string) (map[string]Known, error) {
+	rows, err := s.pool.Query(ctx, compareSQL, gateway, account, references)
+	if err != nil {
+		return nil, describe("comparing payments", err)
+	}
+	defer rows.Close()
+	known := make(map[string]Known, len(references))
+	for rows.Next() {
+		var reference string
+		var st Known
+		if err := rows.Scan(&reference, &st.Status, &st.AmountMinor, &st.Currency); err != nil {
+			return nil, describe("comparing payments", err)
+		}
+		known[reference] = st
+	}
+	return known, describe("comparing payments", rows.Err())
+}

@@ -187,3 +187,17 @@ func TestEveryStatusOfTheAPIIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestTheMockIsListed: a list of the mock is read, and every payment in it as it would be by itself.
+func TestTheMockIsListed(t *testing.T) {
+	base, _ := mock(t)
+	page, err := adapter(t, base).List(context.Background(), gateway.Period{From: time.Unix(1, 0), To: time.Unix(1<<32, 0)})
+	if err != nil || len(page.Payments) == 0 {
+		t.Fatalf("%d payments, %v", len(page.Payments), err)
+	}
+	for _, p := range page.Payments {
+		if p.Reference == "" || p.AmountMinor <= 0 || p.Currency == "" || p.CreatedAt.IsZero() || p.Answer.Class != gateway.Pending && p.Answer.Class != gateway.Final {
+			t.Errorf("got %+v", p)
+		}
+	}
+}

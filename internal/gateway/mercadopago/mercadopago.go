@@ -51,7 +51,9 @@ func (c Config) Validate() error {
 }
 
 // Capabilities are what can be done with Mercado Pago: payments are found by their external_reference, which is our reference.
-func (c Config) Capabilities() gateway.Capabilities { return gateway.Capabilities{ByMerchantRef: true} }
+func (c Config) Capabilities() gateway.Capabilities {
+	return gateway.Capabilities{ByMerchantRef: true, List: true}
+}
 
 // Adapter asks Mercado Pago. It is safe for concurrent use.
 type Adapter struct {

@@ -53,7 +53,9 @@ func (c Config) Validate() error {
 }
 
 // Capabilities are what can be done with Razorpay: an order is found by its receipt, which is our reference.
-func (c Config) Capabilities() gateway.Capabilities { return gateway.Capabilities{ByMerchantRef: true} }
+func (c Config) Capabilities() gateway.Capabilities {
+	return gateway.Capabilities{ByMerchantRef: true, List: true}
+}
 
 // Adapter asks Razorpay. It is safe for concurrent use.
 type Adapter struct {

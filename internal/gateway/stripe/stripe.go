@@ -59,7 +59,7 @@ func (c Config) Validate() error {
 
 // Capabilities are what can be done with Stripe. It has no look-up by a reference of ours that sees what was written a moment ago: its search
 // lags by up to a minute, and by more in an outage (docs.stripe.com/search).
-func (c Config) Capabilities() gateway.Capabilities { return gateway.Capabilities{} }
+func (c Config) Capabilities() gateway.Capabilities { return gateway.Capabilities{List: true} }
 
 // Adapter asks Stripe. It is safe for concurrent use.
 type Adapter struct {
