@@ -3,6 +3,7 @@ package fleet_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pollux/internal/breaker"
@@ -21,7 +22,7 @@ func TestFailuresInARowAreCountedInTheWholeFleet(t *testing.T) {
 		{gateway.Unauthorized, breaker.Defaults().CredentialFailures, breaker.CauseCredentials},
 	} {
 		t.Run(c.class.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				all := startMany(t, newStore(), 4, config())
 				for n := range c.after {
 					if k := all[0].kind(); k != breaker.Closed {
@@ -41,7 +42,7 @@ func TestFailuresInARowAreCountedInTheWholeFleet(t *testing.T) {
 
 // A call that works ends the row, whoever made it, and one that worked before the row began does not.
 func TestASuccessAnywhereEndsTheRow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		all := startMany(t, newStore(), 3, config())
 		for round := range 20 {
 			for n := range breaker.Defaults().ConsecutiveFailures - 1 {
@@ -63,7 +64,7 @@ func TestASuccessAnywhereEndsTheRow(t *testing.T) {
 
 // Each instance is called ten times a second when the gateway goes down: the fleet makes few more calls than one instance would.
 func TestCallsBeforeAnOpeningAreThoseOfOneThreshold(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		all := startMany(t, newStore(), 4, config())
 		for range 100 {
 			for _, in := range all {
@@ -88,7 +89,7 @@ func TestCallsBeforeAnOpeningAreThoseOfOneThreshold(t *testing.T) {
 
 // A gateway that fails a tenth of many calls does not open, and the store is not kept busy with that.
 func TestFailuresAmongManySuccessesCostFewWrites(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
 		all := startMany(t, s, 4, config())
 		before := s.written("run." + psp)
@@ -111,7 +112,7 @@ func TestFailuresAmongManySuccessesCostFewWrites(t *testing.T) {
 
 // Without the store each instance counts for itself, and what was counted before an opening is forgotten after it.
 func TestARowEndsWithTheOpening(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		s := newStore()
 		all := startMany(t, s, 2, config())
 		all[0].trip(t)
