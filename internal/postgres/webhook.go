@@ -252,6 +252,15 @@ const reportSQL = `
 	where p.id = i.id
 	  and p.status <> i.status`
 
+// unasked holds of a job j whose gateway does not ask us to stay away. The aggregate keeps the question one per job: a join might read all attempts.
+const unasked = `coalesce(j.last_class, '') not in ('rate_limited', 'unauthorized')
+	  and coalesce((
+	    select max(a.at + a.retry_after_ms * interval '1 millisecond')
+	    from pollux.poll_attempts a
+	    where a.payment_id = j.payment_id
+	      and a.retry_after_ms > 0
+	  ) <= now(), true)`
+
 // hastenSQL makes the polls of payments due that sleep in their rows: not within two seconds of what was done last, nor before the time that the gateway itself
 // asked for. What is with a person is polled again as if replayed.
 const hastenSQL = `
@@ -267,7 +276,7 @@ const hastenSQL = `
 	    revision = j.revision + 1
 	where j.payment_id = any ($1::bigint[])
 	  and j.state in ('scheduled', 'dead')
-	  and coalesce(j.last_class, '') not in ('rate_limited', 'unauthorized')`
+	  and ` + unasked
 
 // replayingSQL says so in the letters of those that were with a person.
 const replayingSQL = `

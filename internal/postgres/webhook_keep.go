@@ -82,7 +82,7 @@ const quietSQL = `
 	  (
 	    select extract(epoch from now() - e.received_at)
 	    from pollux.webhook_events e
-	    where e.gateway = g.name
+	    where e.gateway || '' = g.name
 	    order by e.id desc
 	    limit 1
 	  )::float8,
@@ -124,14 +124,14 @@ const densenSQL = `
 	    select s.payment_id
 	    from unnest($2::text[]) as l(lane)
 	    cross join lateral (
-	      select c.payment_id
-	      from pollux.poll_jobs c
-	      where c.gateway = $1
-	        and c.lane = l.lane
-	        and c.claimable_at > now() + $3::bigint * interval '1 microsecond'
-	        and c.state = 'scheduled'
-	        and coalesce(c.last_class, '') not in ('rate_limited', 'unauthorized')
-	      order by c.claimable_at
+	      select j.payment_id
+	      from pollux.poll_jobs j
+	      where j.gateway = $1
+	        and j.lane = l.lane
+	        and j.claimable_at > now() + $3::bigint * interval '1 microsecond'
+	        and j.state = 'scheduled'
+	        and ` + unasked + `
+	      order by j.claimable_at
 	      limit $4
 	    ) s
 	    order by s.payment_id
@@ -156,7 +156,7 @@ func (s *Webhooks) ListWebhooks(ctx context.Context, f WebhookFilter) ([]Webhook
 	rows, err := s.pool.Query(ctx, `
 		select id, gateway, account, event_id, kind, array_to_string(refs, ' '), status, decision, why, payment_id, key, occurred_at, received_at, body
 		from pollux.webhook_events
-		where ($1 = '' or gateway = $1)
+		where ($1 = '' or gateway || '' = $1)
 		  and ($2 = '' or decision = $2 or $2 = 'people' and decision in ('conflict', 'mismatch', 'quarantined'))
 		  and ($3::bigint = 0 or payment_id = $3)
 		  and ($4::bigint = 0 or id < $4)

@@ -241,24 +241,26 @@ func TestANoticeAndItsPaymentThatCommitTogetherMeet(t *testing.T) {
 
 func TestAHintMakesThePollDue(t *testing.T) {
 	r := newRecord(t)
-	jobs, rows := r.claimed(t, "p", 5)
+	jobs, rows := r.claimed(t, "p", 6)
 	due := func(i int) float64 {
 		return query[float64](t, r, `select extract(epoch from next_poll_at - now()) from pollux.poll_jobs where payment_id = $1`, int64(jobs[i].Payment))
 	}
 	d, a := stillPending(redelivery.Park, time.Hour)
-	limited := a
-	limited.Class = gateway.RateLimited
+	limited, later := a, a
+	limited.Class, later.RetryAfter = gateway.RateLimited, time.Hour
 	held, _ := stillPending(redelivery.Hold, 20*time.Second)
-	r.write(t, result(jobs[0], rows[0], d, a), result(jobs[1], rows[1], d, limited), result(jobs[2], rows[2], held, a))
+	r.write(t, result(jobs[0], rows[0], d, a), result(jobs[1], rows[1], d, limited), result(jobs[2], rows[2], held, a), result(jobs[5], rows[5], d, later))
 	r.die(t, jobs[3], rows[3], redelivery.ReasonAttempts)
 	r.exec(t, `update pollux.poll_jobs set updated_at = now() - interval '1 minute'`)
-	r.became(t, []webhook.Arrival{hint("e0", "p0"), hint("e1", "p1"), hint("e2", "p2"), hint("e3", "p3"), hint("e4", "p4")},
-		webhook.Hastened, webhook.Hastened, webhook.Hastened, webhook.Hastened, webhook.Waiting)
+	r.became(t, []webhook.Arrival{hint("e0", "p0"), hint("e1", "p1"), hint("e2", "p2"), hint("e3", "p3"), hint("e4", "p4"), hint("e5", "p5")},
+		webhook.Hastened, webhook.Hastened, webhook.Hastened, webhook.Hastened, webhook.Waiting, webhook.Hastened)
 	if due(0) > 0 {
 		t.Errorf("it is due in %.1f s", due(0))
 	}
-	if due(1) < 3000 {
-		t.Errorf("the gateway asked to wait, and it is due in %.1f s", due(1))
+	for _, i := range []int{1, 5} {
+		if due(i) < 3000 {
+			t.Errorf("the gateway asked to wait, and payment %d is due in %.1f s", i, due(i))
+		}
 	}
 	if got := r.job(t, jobs[2].Payment); !strings.HasPrefix(got, "held") {
 		t.Errorf("the broker has it: %s", got)
@@ -268,7 +270,7 @@ func TestAHintMakesThePollDue(t *testing.T) {
 		t.Errorf("what was with a person is %s, due in %.1f s", got, due(3))
 	}
 	r.exec(t, `update pollux.poll_jobs set next_poll_at = now() + interval '1 hour', updated_at = now() where payment_id = $1`, int64(jobs[0].Payment))
-	r.became(t, []webhook.Arrival{hint("e5", "p0")}, webhook.Hastened)
+	r.became(t, []webhook.Arrival{hint("e6", "p0")}, webhook.Hastened)
 	if d := due(0); d < 1 || d > 2 {
 		t.Errorf("polled a moment ago, and due in %.1f s", d)
 	}
@@ -451,4 +453,94 @@ func TestPollsOfASilentGatewayAreSpreadOverATime(t *testing.T) {
 		t.Errorf("a poll under way was %s and is %s", before, after)
 	}
 	requireSound(t, r)
+}
+
+// TestWebhookStatementsReadOnlyWhatTheyNeed runs all that a receiver runs, on plans that were made while the tables were empty and when they had grown.
+func TestWebhookStatementsReadOnlyWhatTheyNeed(t *testing.T) {
+	r := newRecord(t)
+	receiver, plans := explain(t, r.url, true)
+	round := 0
+	look := func(t *testing.T) {
+		round++
+		prefix := fmt.Sprintf("round%d-", round)
+		r.track(t, prefix, hotBatch)
+		var arrivals []webhook.Arrival
+		for i := range hotBatch {
+			a := arrival(fmt.Sprint(prefix, "e", i), fmt.Sprint(prefix, i), []payment.Status{payment.Succeeded, payment.Pending}[i%2])
+			switch i % 4 {
+			case 0:
+				a = hint(a.ID, a.References[0])
+			case 3:
+				a.References = []string{"not-" + a.ID}
+			}
+			arrivals = append(arrivals, a)
+		}
+		w := NewWebhooks(receiver.pool, "webhook-1")
+		for range 2 { // they come twice
+			if _, err := w.Take(t.Context(), arrivals); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.exec(t, `update pollux.webhook_events set look_at = now() where decision = 'waiting' and event_id like $1`, prefix+"%")
+		if v, err := w.LookAgain(t.Context(), hotBatch, time.Hour); err != nil || len(v) < hotBatch/4 {
+			t.Fatalf("%d waited, %v", len(v), err)
+		}
+		if _, err := w.Forget(t.Context(), 48*time.Hour, hotBatch); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := w.Densen(t.Context(), "sim", time.Hour, hotBatch); err != nil || round > 7 && n == 0 {
+			t.Fatal(n, err)
+		}
+		if n := checkPlans(t, plans, true); n < 15 {
+			t.Fatalf("only %d plans were seen", n)
+		}
+	}
+	t.Run("empty", func(t *testing.T) {
+		for range 7 {
+			look(t)
+		}
+	})
+	fill(t, r, 100_000)
+	r.exec(t, `insert into pollux.webhook_events (gateway, event_id, effect, digest, decision, payment_id, look_at, occurred_at)
+		select 'sim', 'old' || i, 'report', sha256(i::text::bytea), case i % 2 when 0 then 'waiting' else 'applied' end, i, case i % 2 when 0 then now() + interval '1 hour' end, now()
+		from generate_series(1, 100000) i`)
+	t.Run("plans made while empty", look)
+	receiver, plans = explain(t, r.url, true)
+	t.Run("never analyzed", look)
+	r.exec(t, `analyze pollux.payments, pollux.poll_jobs, pollux.outbox, pollux.webhook_events, pollux.poll_attempts`)
+	t.Run("analyzed", look)
+}
+
+// BenchmarkWebhooks finishes payments by notifications, one a transaction and many, with several receivers at once.
+func BenchmarkWebhooks(b *testing.B) {
+	for _, batch := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("in batches of %d", batch), func(b *testing.B) {
+			r := newRecord(b)
+			r.track(b, "p", b.N)
+			next := make(chan int)
+			go func() {
+				defer close(next)
+				for at := 0; at < b.N; at += batch {
+					next <- at
+				}
+			}()
+			b.ResetTimer()
+			var tasks sync.WaitGroup
+			for range 4 {
+				tasks.Go(func() {
+					for at := range next {
+						var arrivals []webhook.Arrival
+						for i := at; i < min(at+batch, b.N); i++ {
+							arrivals = append(arrivals, arrival(fmt.Sprint("e", i), fmt.Sprint("p", i), payment.Succeeded))
+						}
+						if _, err := r.webhooks().Take(b.Context(), arrivals); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			tasks.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "notices/s")
+		})
+	}
 }

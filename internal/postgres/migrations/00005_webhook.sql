@@ -38,7 +38,8 @@ create table pollux.webhook_events (
   constraint webhook_events_digest check (length(digest) = 32)
 );
 
-create index webhook_events_newest on pollux.webhook_events (gateway, id);
+-- An expression, so that a plan that was made while the table was empty cannot take this index for the key.
+create index webhook_events_newest on pollux.webhook_events ((gateway || ''), id);
 create index webhook_events_payment on pollux.webhook_events (payment_id, occurred_at) where payment_id is not null;
 create index webhook_events_waiting on pollux.webhook_events (look_at) where decision = 'waiting';
 create index webhook_events_people on pollux.webhook_events (id) where decision in ('conflict', 'mismatch', 'quarantined');
@@ -85,7 +86,10 @@ create trigger webhook_contradicts after insert on pollux.webhook_events
 create trigger webhook_contradicts_late after update on pollux.webhook_events
   for each row when (old.decision = 'waiting' and new.decision in ('conflict', 'mismatch')) execute function pollux.webhook_contradicts();
 
+comment on column pollux.poll_jobs.next_poll_at is 'when the next poll is due; made earlier by nothing but what the gateway tells, or its silence';
+
 -- +goose Down
 
+comment on column pollux.poll_jobs.next_poll_at is 'when the next poll is due; never made earlier';
 drop table pollux.webhook_events;
 drop function pollux.webhook_contradicts;
