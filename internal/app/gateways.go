@@ -59,3 +59,11 @@ func closeAll(gateways map[string]consumer.Gateway) {
 		}
 	}
 }
+
+// Gateways are the adapters of all configured gateways, for a program that asks them a few questions; stop lets go of their connections.
+func Gateways(c config.Config) (all map[string]consumer.Gateway, stop func(), err error) {
+	if all, err = adapters(c); err != nil {
+		return nil, nil, err
+	}
+	return all, func() { closeAll(all) }, nil
+}

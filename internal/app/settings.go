@@ -74,7 +74,7 @@ func consumerConfig(c config.Config, q outbox.Queue) consumer.Config {
 	}
 	return consumer.Config{
 		Gateway: q.Gateway, Lane: q.Lane, Deferred: q.Lane == message.LaneDeferred, Workers: workers,
-		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: held, Drain: c.Consumer.Drain,
+		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: held, Drain: c.Consumer.Drain, Build: Version(),
 	}
 }
 

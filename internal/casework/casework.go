@@ -142,7 +142,7 @@ func Judge(s Standing, a Act) error {
 		return refuse(fmt.Sprintf("pollux payment show %d has how it came to that", p.ID), "it is %s since %s: nothing polls it any more", p.Status, clock(p.StatusSince))
 	}
 	if p.Place == WithPerson {
-		return refuse(fmt.Sprintf("pollux dlq show %d says why; pollux dlq replay %d polls it again", s.Letter, s.Letter), "it is with a person, nothing polls it: dead letter %d", s.Letter)
+		return refuse(fmt.Sprintf("pollux dlq show %d says why; pollux dlq replay %d --reason WHY polls it again", s.Letter, s.Letter), "it is with a person, nothing polls it: dead letter %d", s.Letter)
 	}
 	switch a.Verb {
 	case PollNow:

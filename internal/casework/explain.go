@@ -83,7 +83,7 @@ func (e *Explanation) explainPerson(d Dossier) {
 	if l.Message != "" {
 		e.Where += ", " + l.Message
 	}
-	e.Next = fmt.Sprintf("nothing by itself, unless its gateway notifies; see: pollux dlq show %d; to poll it again: pollux dlq replay %d", l.ID, l.ID)
+	e.Next = fmt.Sprintf("nothing by itself, unless its gateway notifies; see: pollux dlq show %d; to poll it again: pollux dlq replay %d --reason WHY", l.ID, l.ID)
 }
 
 // polled says what was asked and answered so far.

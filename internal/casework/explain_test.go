@@ -118,7 +118,7 @@ func TestExplanationsSayWhatHappensNextAndWhy(t *testing.T) {
 			d.Letters = []Letter{{ID: 3, State: "resolved", ClosedAt: at(noon)}, {ID: 7, Reason: "mismatch", State: "open", DiedAt: noon.Add(-time.Minute), Message: "id: another"}}
 		}, known,
 			`it is with a person since 11:59:00Z, 1m ago, reason mismatch: dead letter 7, id: another`,
-			`nothing by itself, unless its gateway notifies; see: pollux dlq show 7; to poll it again: pollux dlq replay 7`},
+			`nothing by itself, unless its gateway notifies; see: pollux dlq show 7; to poll it again: pollux dlq replay 7 --reason WHY`},
 		{"discarded", func(d *Dossier) {
 			d.Payment.Place, d.Letters = WithPerson, []Letter{{ID: 7, State: "discarded", ClosedAt: at(noon)}}
 		}, known,

@@ -42,7 +42,7 @@ found that a person should see.`,
 		}
 		return nil
 	}
-	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), paymentCommand(), paymentsCommand(), verifyCommand(),
+	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), approveCommand(), paymentCommand(), paymentsCommand(), verifyCommand(),
 		breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), versionCommand())
 	return cmd
 }

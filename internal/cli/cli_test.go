@@ -52,19 +52,20 @@ func TestScripts(t *testing.T) {
 			return os.WriteFile(filepath.Join(env.WorkDir, "example.yaml"), pollux.ExampleConfig, 0o600)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":    exits,
-			"database": database,
-			"login":    login,
-			"sql":      runSQL,
-			"lock":     lock,
-			"blocked":  blocked,
-			"broker":   startBroker,
-			"consumer": makeConsumer,
-			"stream":   makeStream,
-			"silent":   silentServer,
-			"psp":      startPSP,
-			"isjson":   isJSON,
-			"plain":    plain,
+			"exits":     exits,
+			"database":  database,
+			"login":     login,
+			"sql":       runSQL,
+			"lock":      lock,
+			"blocked":   blocked,
+			"replaying": replaying,
+			"broker":    startBroker,
+			"consumer":  makeConsumer,
+			"stream":    makeStream,
+			"silent":    silentServer,
+			"psp":       startPSP,
+			"isjson":    isJSON,
+			"plain":     plain,
 		},
 	})
 }
@@ -179,6 +180,13 @@ func lock(ts *testscript.TestScript, _ bool, args []string) {
 
 // blocked: waits until a command waits for a lock.
 func blocked(ts *testscript.TestScript, _ bool, _ []string) {
+	await(ts, `
+		select exists (select from pg_stat_activity
+		where datname = current_database() and application_name = 'pollux-cli' and wait_event_type = 'Lock')`)
+}
+
+// await waits until a query says true.
+func await(ts *testscript.TestScript, sql string, args ...any) {
 	within(ts, func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, ts.Getenv("DATABASE_URL"))
 		if err != nil {
@@ -188,16 +196,18 @@ func blocked(ts *testscript.TestScript, _ bool, _ []string) {
 		look := time.NewTicker(10 * time.Millisecond)
 		defer look.Stop()
 		for {
-			var waits bool
-			err := conn.QueryRow(ctx, `
-				select exists (select from pg_stat_activity
-				where datname = current_database() and application_name = 'pollux-cli' and wait_event_type = 'Lock')`).Scan(&waits)
-			if err != nil || waits {
+			var yes bool
+			if err := conn.QueryRow(ctx, sql, args...).Scan(&yes); err != nil || yes {
 				return err
 			}
 			<-look.C
 		}
 	})
+}
+
+// replaying REFERENCE: waits until a payment is polled again.
+func replaying(ts *testscript.TestScript, _ bool, args []string) {
+	await(ts, `select exists (select from pollux.dead_letters d join pollux.payments p on p.id = d.payment_id where p.reference = $1 and d.state = 'replaying')`, args[0])
 }
 
 // broker [empty | plain]: a NATS server with the streams, without them, or without JetStream at all, whose URL is in NATS_URL.
@@ -279,7 +289,8 @@ func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
 }
 
 // arrays are the keys whose values are arrays.
-var arrays = map[string]bool{"polls": true, "transitions": true, "replayed": true, "calls": true, "headers": true, "answer_headers": true, "refused": true, "would_replay": true, "problems": true}
+var arrays = map[string]bool{"polls": true, "transitions": true, "calls": true, "headers": true, "answer_headers": true, "changed": true, "problems": true,
+	"first": true, "notes": true, "in_replays": true, "gateways": true, "reasons": true}
 
 func check(v any) error {
 	switch x := v.(type) {
@@ -293,7 +304,7 @@ func check(v any) error {
 		}
 	case map[string]any:
 		for k, e := range x {
-			if strings.ToLower(k) != k || strings.ContainsAny(k, "- ") {
+			if currency := len(k) == 3 && strings.ToUpper(k) == k; strings.ToLower(k) != k && !currency || strings.ContainsAny(k, "- ") {
 				return fmt.Errorf("the key %q", k)
 			}
 			if _, list := e.([]any); arrays[k] && !list {

@@ -3,12 +3,11 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
-	"pollux/internal/app"
 	"pollux/internal/deadletter"
 	"pollux/internal/payment/currency"
 	"pollux/internal/redelivery"
@@ -27,6 +26,7 @@ var meanings = map[redelivery.Reason]string{
 	redelivery.ReasonConflict:      "the gateway contradicts the payment's final status, or one that an operator forced: nothing was changed; compare, and force what is right",
 	redelivery.ReasonUndecodable:   "a message that is none of ours: somebody else publishes to this subject",
 	redelivery.ReasonUnpublishable: "the broker refuses to take its poll",
+	redelivery.ReasonLateSuccess:   "it had failed and has succeeded: was it paid twice, or given up by the shop meanwhile?",
 }
 
 // lettersOf are letters as -o json shows them: with times in UTC.
@@ -45,54 +45,100 @@ func letterOf(l deadletter.Letter) deadletter.Letter {
 
 // detailsOf are details as -o json shows them.
 func detailsOf(d deadletter.Details) deadletter.Details {
-	d.Letter, d.TrackedAt = letterOf(d.Letter), d.TrackedAt.UTC()
+	d.Letter, d.TrackedAt, d.FirstAt = letterOf(d.Letter), d.TrackedAt.UTC(), utc(d.FirstAt)
 	polls := make([]deadletter.Attempt, len(d.Polls))
 	for i, p := range d.Polls {
 		p.At = p.At.UTC()
 		polls[i] = p
 	}
 	d.Polls = polls
+	notes := make([]deadletter.Note, len(d.Notes))
+	for i, n := range d.Notes {
+		n.At = n.At.UTC()
+		notes[i] = n
+	}
+	d.Notes = notes
+	replays := make([]deadletter.InReplay, len(d.InReplays))
+	for i, r := range d.InReplays {
+		r.ReleasedAt, r.EndedAt = utc(r.ReleasedAt), utc(r.EndedAt)
+		replays[i] = r
+	}
+	d.InReplays = replays
 	return d
 }
 
 func printPage(w io.Writer, letters []deadletter.Letter, f deadletter.Filter, page deadletter.Page) {
 	if len(letters) == 0 {
-		row(w, nothing(f, page))
+		row(w, nothing(f, page.Before > 0))
 		return
 	}
-	printLetters(w, letters, f.State == "any")
+	printLetters(w, letters, f.Has("state"))
 	if len(letters) == page.Limit {
 		row(w, fmt.Sprintf("there may be more: add --before %d", letters[len(letters)-1].ID))
 	}
 }
 
 // nothing says why a page is empty.
-func nothing(f deadletter.Filter, page deadletter.Page) string {
-	state := f.State
-	switch {
-	case page.Before > 0:
+func nothing(f deadletter.Filter, further bool) string {
+	if further {
 		return "no more of them"
-	case state == "any":
-		return "no dead letters"
-	case state == "":
-		state = deadletter.Open
 	}
-	return "no dead letters that are " + state
+	if text := f.Opened().String(); text != "state="+deadletter.Any {
+		return "no dead letters with " + text
+	}
+	return "no dead letters"
 }
 
 func printLetters(w io.Writer, letters []deadletter.Letter, states bool) {
-	head := []any{"ID", "DIED", "REASON", "GATEWAY", "REFERENCE", "AMOUNT", "REPLAYS", "LAST ANSWER"}
+	head := []any{"ID", "DIED", "REASON", "GATEWAY", "REFERENCE", "AMOUNT", "REPLAYS", "OWNER", "LAST ANSWER"}
 	if states {
 		head = append([]any{"ID", "STATE"}, head[1:]...)
 	}
 	row(w, head...)
 	for _, l := range letters {
-		cells := []any{l.ID, ago(l.LastDied), l.Reason, l.Gateway, orDash(cut(l.Reference, 40)), amount(l), l.Replays, orDash(cut(lastAnswer(l), 70))}
+		cells := []any{l.ID, ago(l.LastDied), l.Reason, l.Gateway, orDash(cut(l.Reference, 40)), amount(l), l.Replays, orDash(cut(l.Owner, 20)), orDash(cut(lastAnswer(l), 70))}
 		if states {
 			cells = append([]any{l.ID, l.State}, cells[1:]...)
 		}
 		row(w, cells...)
 	}
+}
+
+// groupsOf are groups as -o json shows them.
+func groupsOf(groups []deadletter.Group) []deadletter.Group {
+	list := make([]deadletter.Group, len(groups))
+	for i, g := range groups {
+		g.First, g.Last, g.Sample = g.First.UTC(), g.Last.UTC(), letterOf(g.Sample)
+		list[i] = g
+	}
+	return list
+}
+
+func printGroups(w io.Writer, groups []deadletter.Group, all int, f deadletter.Filter) {
+	if len(groups) == 0 {
+		row(w, nothing(f, false))
+		return
+	}
+	row(w, "FINGERPRINT", "LETTERS", "MONEY", "FIRST", "LAST", "TREND", "CAME BACK", "GATEWAYS", "REASONS", "LAST ANSWER")
+	for _, g := range groups {
+		row(w, g.Fingerprint, g.Letters, moneyOf(g.Money), ago(g.First), ago(g.Last), g.Trend(), g.CameBack, strings.Join(g.Gateways, ","), strings.Join(g.Reasons, ","),
+			orDash(cut(lastAnswer(g.Sample), 60)))
+	}
+	if all > len(groups) {
+		row(w, fmt.Sprintf("and %d smaller groups: --limit shows more", all-len(groups)))
+	}
+}
+
+// moneyOf is an amount for each currency.
+func moneyOf(money map[string]int64) string {
+	if len(money) == 0 {
+		return "-"
+	}
+	var parts []string
+	for _, code := range slices.Sorted(maps.Keys(money)) {
+		parts = append(parts, currency.Format(money[code], code))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // amount is a letter's money as people write it.
@@ -132,6 +178,11 @@ func printDetails(w io.Writer, d deadletter.Details) {
 	row(w, "dead letter", d.ID)
 	row(w, "state", state(d.Letter))
 	row(w, "reason", reason(d.Reason))
+	row(w, "fingerprint", d.Fingerprint)
+	row(w, "owner", orDash(d.Owner))
+	if d.Link != "" {
+		row(w, "link", d.Link)
+	}
 	if d.PaymentID != nil {
 		printPayment(w, d)
 	} else {
@@ -144,20 +195,80 @@ func printDetails(w io.Writer, d deadletter.Details) {
 	if !d.FirstDied.Equal(d.LastDied) {
 		row(w, "died first", when(d.FirstDied))
 	}
-	if d.PaymentID != nil {
-		row(w, "counters", fmt.Sprintf("%d attempts, %d failures in a row, %d deferrals, %d replays", d.Attempts, d.Failures, d.Deferrals, d.Replays))
-		row(w, "policy", orDash(d.Policy))
-		row(w, "worker", orDash(d.Worker))
+	if d.PaymentID != nil && !d.Review {
+		printCounters(w, d)
+	}
+	row(w, "worker", orDash(d.Worker))
+	if d.Build != "" {
+		row(w, "build", d.Build)
 	}
 	if d.TraceID != "" {
 		row(w, "trace", d.TraceID)
 	}
+	if d.FirstAt != nil {
+		row(w, "first error", strings.TrimSpace(d.FirstClass+" "+d.FirstMessage)+", "+when(*d.FirstAt))
+	}
 	row(w, "last answer", orDash(lastAnswer(d.Letter)))
 	printPolls(w, d.Polls)
-	if d.State == deadletter.Open && d.PaymentID != nil {
+	printInReplays(w, d.InReplays)
+	printNotes(w, d.Notes)
+	if next := whatNext(d); next != "" {
 		row(w)
-		row(w, fmt.Sprintf("to poll it again: pollux dlq replay %d", d.ID))
+		row(w, next)
 	}
+}
+
+func printCounters(w io.Writer, d deadletter.Details) {
+	row(w, "counters", fmt.Sprintf("%d attempts, %d failures in a row, %d deferrals, %d replays", d.Attempts, d.Failures, d.Deferrals, d.Replays))
+	if len(d.Classes) > 0 {
+		var parts []string
+		for _, class := range slices.Sorted(maps.Keys(d.Classes)) {
+			parts = append(parts, fmt.Sprintf("%d %s", d.Classes[class], class))
+		}
+		row(w, "answers", strings.Join(parts, ", "))
+	}
+	policy := d.Policy
+	if d.PolicyHash != "" {
+		policy += " (" + d.PolicyHash + ")"
+	}
+	row(w, "policy", orDash(policy))
+}
+
+func printInReplays(w io.Writer, replays []deadletter.InReplay) {
+	if len(replays) == 0 {
+		return
+	}
+	row(w)
+	row(w, "REPLAY", "BY", "STATE", "RELEASED", "ENDED", "WHY")
+	for _, r := range replays {
+		row(w, r.Replay, r.By, r.State, orDash(agoOf(r.ReleasedAt)), orDash(agoOf(r.EndedAt)), orDash(r.Why))
+	}
+}
+
+func printNotes(w io.Writer, notes []deadletter.Note) {
+	if len(notes) == 0 {
+		return
+	}
+	row(w)
+	row(w, "NOTED", "BY", "TEXT")
+	for _, n := range notes {
+		row(w, instant(n.At), n.Actor, n.Text)
+	}
+}
+
+// whatNext is what can be done with a letter.
+func whatNext(d deadletter.Details) string {
+	switch {
+	case d.Replay != 0:
+		return fmt.Sprintf("it is in replay %d: pollux dlq status %d", d.Replay, d.Replay)
+	case d.State == deadletter.Parked || d.State == deadletter.Discarded:
+		return fmt.Sprintf("to take it back: pollux dlq reopen %d --reason WHY", d.ID)
+	case d.State != deadletter.Open:
+		return ""
+	case d.PaymentID == nil || d.Review:
+		return fmt.Sprintf("to close it: pollux dlq resolve %d --reason WHY", d.ID)
+	}
+	return fmt.Sprintf("to poll it again: pollux dlq replay %d --reason WHY", d.ID)
 }
 
 func state(l deadletter.Letter) string {
@@ -187,9 +298,6 @@ func printPayment(w io.Writer, d deadletter.Details) {
 	row(w, "tracked", when(d.TrackedAt))
 }
 
-// maxPolls is how many polls of a payment are shown at most: what postgres.Letters reads.
-const maxPolls = 100
-
 func printPolls(w io.Writer, polls []deadletter.Attempt) {
 	if len(polls) == 0 {
 		return
@@ -204,8 +312,8 @@ func printPolls(w io.Writer, polls []deadletter.Attempt) {
 		row(w, p.At.UTC().Format("2006-01-02 15:04:05.000Z"), p.Class, code(p.HTTPStatus), orDash(p.GatewayStatus), took(p.TookMS),
 			p.Disposition+", "+p.Reason, message)
 	}
-	if len(polls) == maxPolls {
-		row(w, fmt.Sprintf("the newest %d; the others are in pollux.poll_attempts", maxPolls))
+	if len(polls) == deadletter.MaxPolls {
+		row(w, fmt.Sprintf("the newest %d; the others are in pollux.poll_attempts", deadletter.MaxPolls))
 	}
 }
 
@@ -218,51 +326,53 @@ func code(status int) string {
 
 func took(ms int64) string { return (time.Duration(ms) * time.Millisecond).String() }
 
-// outcome is what a replay did, as -o json shows it.
-type outcome struct {
-	Replayed []int64              `json:"replayed"`
-	Refused  []deadletter.Refusal `json:"refused"`
-	Takes    float64              `json:"takes_seconds"` // until the last of them is due
-}
-
-func printOutcome(cmd *cobra.Command, o deadletter.Outcome) error {
-	v := outcome{orEmpty(o.Replayed), orEmpty(o.Refused), o.Takes.Seconds()}
-	err := show(cmd, v, func(w io.Writer) {
-		printRefused(w, o.Refused, "was not replayed")
-		if len(o.Replayed) > 0 || len(o.Refused) == 0 {
-			row(w, counted(len(o.Replayed), "payment is", "payments are")+" polled again, "+takes(o.Takes))
-		}
-	})
-	if err == nil && len(o.Refused) > 0 {
-		return app.ErrFindings
-	}
-	return err
-}
-
 func printRefused(w io.Writer, refused []deadletter.Refusal, what string) {
 	for _, r := range refused {
 		row(w, fmt.Sprintf("%d %s: %s", r.ID, what, r.Why))
 	}
 }
 
-// preview is what a replay would do, as -o json shows it.
-type preview struct {
-	WouldReplay []deadletter.Letter  `json:"would_replay"`
-	Refused     []deadletter.Refusal `json:"refused"`
-	Takes       float64              `json:"takes_seconds"`
+// letterHead names the columns of an exported letter.
+var letterHead = []any{"id", "state", "payment_id", "gateway", "account", "reference", "class", "amount", "currency", "amount_minor", "reason", "fingerprint", "owner", "link", "last_class",
+	"http_status", "gateway_status", "message", "attempts", "failures", "deferrals", "replays", "first_died_at", "last_died_at", "closed_at", "closed_by"}
+
+func letterCells(l deadletter.Letter) []any {
+	return []any{l.ID, l.State, number(l.PaymentID), l.Gateway, l.Account, l.Reference, l.Class, decimal(l.AmountMinor, l.Currency), l.Currency, number(l.AmountMinor), l.Reason, l.Fingerprint,
+		l.Owner, l.Link, l.LastClass, l.HTTPStatus, l.GatewayStatus, l.Message, l.Attempts, l.Failures, l.Deferrals, l.Replays, stamp(&l.FirstDied), stamp(&l.LastDied), stamp(l.ClosedAt), l.ClosedBy}
 }
 
-func printPreview(cmd *cobra.Command, p deadletter.Preview) error {
-	v := preview{lettersOf(p.Letters), orEmpty(p.Refused), p.Takes.Seconds()}
-	err := show(cmd, v, func(w io.Writer) {
-		if len(p.Letters) > 0 {
-			printLetters(w, p.Letters, false)
-		}
-		printRefused(w, p.Refused, "would not be replayed")
-		row(w, counted(len(p.Letters), "payment", "payments")+" would be polled again, "+takes(p.Takes)+"; nothing was changed")
-	})
-	if err == nil && len(p.Refused) > 0 {
-		return app.ErrFindings
+// itemHead names the columns of an exported outcome.
+var itemHead = []any{"place", "letter", "payment", "gateway", "reference", "amount", "currency", "amount_minor", "state", "why", "came_back", "payment_status", "released_at", "ended_at"}
+
+func itemCells(i deadletter.Item) []any {
+	return []any{i.Ord, i.Letter, number(i.Payment), i.Gateway, i.Reference, decimal(i.AmountMinor, i.Currency), i.Currency, number(i.AmountMinor), i.State, i.Why, fmt.Sprint(i.CameBack), i.Status,
+		stamp(i.ReleasedAt), stamp(i.EndedAt)}
+}
+
+func itemOf(i deadletter.Item) deadletter.Item {
+	i.ReleasedAt, i.EndedAt = utc(i.ReleasedAt), utc(i.EndedAt)
+	return i
+}
+
+// number is a cell that may be empty.
+func number(n *int64) any {
+	if n == nil {
+		return ""
 	}
-	return err
+	return *n
+}
+
+// decimal is an amount without its currency.
+func decimal(minor *int64, code string) string {
+	if minor == nil {
+		return ""
+	}
+	return strings.TrimSuffix(currency.Format(*minor, code), " "+code)
+}
+
+func stamp(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
 }

@@ -6,6 +6,8 @@
 package config
 
 import (
+	"errors"
+	"strings"
 	"time"
 
 	"pollux/internal/gateway/httpjson"
@@ -14,6 +16,7 @@ import (
 	"pollux/internal/gateway/paypal"
 	"pollux/internal/gateway/razorpay"
 	"pollux/internal/gateway/stripe"
+	"pollux/internal/payment/currency"
 )
 
 // DefaultFile is the file that is read when none is named, if there is one.
@@ -29,6 +32,7 @@ type Config struct {
 	Relay     Relay              `koanf:"relay"`     // The outbox relay: from the record to the broker.
 	Consumer  Consumer           `koanf:"consumer"`  // The consumers: from the broker to the gateways and back to the record.
 	Webhooks  Webhooks           `koanf:"webhooks"`  // The receiver of gateways' notifications. See [webhooks.md](webhooks.md).
+	Operators Operators          `koanf:"operators"` // What operators may do with dead letters, and what needs a second person.
 	Policies  map[string]Policy  `koanf:"policies"`  // How payments are retried, by the name of the policy. `standard`, `high_value` and `background` exist; what a policy of your own does not say is as in `standard`.
 	Classes   map[string]string  `koanf:"classes"`   // Which policy a class of payment has. A class that is not named here is treated as `standard`.
 	Gateways  map[string]Gateway `koanf:"gateways"`  // The gateways, by the name that payments carry.
@@ -107,6 +111,13 @@ type Record struct {
 	Patience time.Duration `koanf:"patience"` // How long writing is tried again while the database is away. Afterwards the deliveries go back to the broker, and the gateways are asked again.
 }
 
+// Operators says what needs care when dead letters are replayed.
+type Operators struct {
+	MaxReplays         int                `koanf:"max_replays"`          // A payment that was replayed so often and came back each time is put aside instead of being replayed again, until somebody takes it back with `pollux dlq reopen`. 0: never.
+	ApproveAboveCount  int                `koanf:"approve_above_count"`  // A replay of more letters waits until a second person approves it with `pollux approve`. 0: no number needs one.
+	ApproveAboveAmount map[string]Decimal `koanf:"approve_above_amount"` // A replay of more money waits in the same way: an amount for each currency that has a limit, such as `{EUR: 50000.00}`.
+}
+
 // Policy says how a class of payments is retried.
 type Policy struct {
 	Pending           Curve         `koanf:"pending"`            // Delays between polls while the gateway says that the payment is still pending.
@@ -146,4 +157,29 @@ type Gateway struct {
 	Razorpay    *razorpay.Config    `koanf:"razorpay"`     // For `adapter: razorpay`. See [gateways/razorpay.md](gateways/razorpay.md).
 	MercadoPago *mercadopago.Config `koanf:"mercadopago"`  // For `adapter: mercadopago`. See [gateways/mercadopago.md](gateways/mercadopago.md).
 	Iyzico      *iyzico.Config      `koanf:"iyzico"`       // For `adapter: iyzico`. See [gateways/iyzico.md](gateways/iyzico.md).
+}
+
+// Decimal is an amount of money in whole units, as it was written: 50000.00. Its currency stands beside it.
+type Decimal string
+
+// MarshalText returns the amount as it was written.
+func (d Decimal) MarshalText() ([]byte, error) { return []byte(d), nil }
+
+// UnmarshalText takes digits, and perhaps a point and digits.
+func (d *Decimal) UnmarshalText(text []byte) error {
+	if len(text) == 0 || strings.Trim(string(text), "0123456789.") != "" {
+		return errors.New("not an amount; write one such as 50000.00")
+	}
+	*d = Decimal(text)
+	return nil
+}
+
+// ApproveAbove is the limits of Operators.ApproveAboveAmount in minor units, by currency.
+func (c Config) ApproveAbove() map[string]int64 {
+	limits := make(map[string]int64, len(c.Operators.ApproveAboveAmount))
+	for code, amount := range c.Operators.ApproveAboveAmount {
+		exponent, _ := currency.Exponent(code)
+		limits[code], _ = currency.Minor(string(amount), exponent) // both were checked
+	}
+	return limits
 }

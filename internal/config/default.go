@@ -44,7 +44,8 @@ func Default() Config {
 			Drain:         25 * time.Second,
 			Record:        Record{Batch: 500, Linger: 2 * time.Millisecond, Writers: 2, Patience: 20 * time.Second},
 		},
-		Webhooks: defaultWebhooks(),
+		Webhooks:  defaultWebhooks(),
+		Operators: Operators{MaxReplays: 5},
 		Policies: map[string]Policy{
 			Standard:   standardPolicy(),
 			HighValue:  highValuePolicy(),

@@ -11,6 +11,7 @@ import (
 	"pollux/internal/breaker"
 	"pollux/internal/gateway"
 	"pollux/internal/message"
+	"pollux/internal/payment/currency"
 	"pollux/internal/secret"
 )
 
@@ -98,6 +99,7 @@ func (v *verifier) config(c *Config) {
 			"relay.lease (%s) is not longer than consumer.ack_wait (%s): the relay would publish a poll anew that is still being worked on; write a longer lease",
 			formatDuration(c.Relay.Lease), formatDuration(c.Consumer.AckWait))
 	}
+	v.operators(c.Operators)
 	v.classes(c)
 	v.gateways(c)
 	c.resolvePolicies()
@@ -327,6 +329,22 @@ func (v *verifier) lanes(lanes []string) {
 			v.refuse(at, "%s twice; write each lane once", lane)
 		}
 		seen[lane] = true
+	}
+}
+
+func (v *verifier) operators(o Operators) {
+	v.between("operators.max_replays", o.MaxReplays, 0, 1000)
+	v.between("operators.approve_above_count", o.ApproveAboveCount, 0, 1_000_000)
+	for _, code := range sorted(o.ApproveAboveAmount) {
+		at := path{"operators", "approve_above_amount", code}
+		exponent, known := currency.Exponent(code)
+		if !known {
+			v.refuse([]path{at}, "no currency of ISO 4217; write one such as EUR")
+			continue
+		}
+		if _, err := currency.Minor(string(o.ApproveAboveAmount[code]), exponent); err != nil {
+			v.refuse([]path{at}, "%.40q: %s; write an amount such as 50000.00", string(o.ApproveAboveAmount[code]), err)
+		}
 	}
 }
 

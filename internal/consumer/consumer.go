@@ -28,6 +28,7 @@ type Config struct {
 	Lease      time.Duration // how long the record keeps a job for us
 	HoldBudget int           // messages of the queue that may be held at the broker, fleet-wide
 	Deferred   bool          // the queue is the gateway's deferred polls
+	Build      string        // the version of the program, for a person who looks at a dead letter
 	Drain      time.Duration // how long Run goes on with what was begun after its context ended
 }
 
@@ -471,6 +472,9 @@ func (c *Consumer) result(t *task) Result {
 	if t.seen.Answer != nil {
 		r.Polled, r.Answer = true, t.answer
 		r.DetailNew = d.Detail != "" && d.Detail != t.job.Detail
+	}
+	if d.Verb == redelivery.DeadLetter {
+		r.PolicyHash, r.Build = t.policy.Hash(), c.cfg.Build
 	}
 	if d.Verb == redelivery.DeadLetter && d.Reason == redelivery.ReasonPoison {
 		r.Body = t.delivery.Body()

@@ -106,6 +106,8 @@ type Result struct {
 	Revision    int64
 	Disposition redelivery.Disposition
 	Policy      string
+	PolicyHash  string // of a dead letter; empty otherwise
+	Build       string
 	Polled      bool           // the gateway was asked: Answer is to be logged as an attempt
 	Answer      gateway.Answer // zero when not polled
 	DetailNew   bool           // the status detail differs from what the record has

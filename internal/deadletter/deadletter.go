@@ -1,24 +1,24 @@
-// Package deadletter is what operators do with payments that Pollux handed to a person: look at them and replay them.
+// Package deadletter is what operators do with payments that Pollux handed to a person: find them, see what they have in common, say who looks after them,
+// and poll them again without making it worse.
 package deadletter
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
-
-	"pollux/internal/message"
-	"pollux/internal/redelivery"
 )
 
 // The states of a letter.
 const (
 	Open      = "open"      // waits for a person
 	Replaying = "replaying" // is polled again
-	Resolved  = "resolved"  // its payment is final
+	Resolved  = "resolved"  // its payment is final, or a person has settled it
 	Discarded = "discarded" // a person decided that nothing will be done
+	Parked    = "parked"    // put aside: replays do not take it
 )
+
+// States are all states of a letter.
+var States = []string{Open, Replaying, Resolved, Discarded, Parked}
 
 // Letter is one dead letter, without the bytes of its message.
 type Letter struct {
@@ -32,6 +32,9 @@ type Letter struct {
 	Currency      string     `json:"currency"`
 	Reason        string     `json:"reason"`
 	State         string     `json:"state"`
+	Fingerprint   string     `json:"fingerprint"`
+	Owner         string     `json:"owner"`
+	Link          string     `json:"link"`
 	LastClass     string     `json:"last_class"`
 	HTTPStatus    int        `json:"http_status"`
 	GatewayStatus string     `json:"gateway_status"`
@@ -44,6 +47,7 @@ type Letter struct {
 	LastDied      time.Time  `json:"last_died_at"`
 	ClosedAt      *time.Time `json:"closed_at"`
 	ClosedBy      string     `json:"closed_by"`
+	Replay        int64      `json:"replay"` // the replay that it waits in or is polled by; 0: none
 }
 
 // Attempt is one call to the gateway.
@@ -60,48 +64,79 @@ type Attempt struct {
 	TraceID       string    `json:"trace_id"`
 }
 
+// Note is what somebody found out.
+type Note struct {
+	At    time.Time `json:"at"`
+	Actor string    `json:"actor"`
+	Login string    `json:"login"` // of the database
+	Text  string    `json:"text"`
+}
+
 // Details is all about one letter.
 type Details struct {
 	Letter
-	PaymentStatus string    `json:"payment_status"`
-	StatusDetail  string    `json:"status_detail"`
-	Policy        string    `json:"policy"`
-	Worker        string    `json:"worker"`
-	TraceID       string    `json:"trace_id"`
-	Subject       string    `json:"subject"`
-	Body          []byte    `json:"body"` // of a poison message; nil otherwise
-	TrackedAt     time.Time `json:"tracked_at"`
-	Polls         []Attempt `json:"polls"` // newest first, at most a hundred
+	Review        bool           `json:"review"` // its payment is final: nothing is to be polled
+	PaymentStatus string         `json:"payment_status"`
+	StatusDetail  string         `json:"status_detail"`
+	Classes       map[string]int `json:"classes"` // how often the gateway answered with each class, of the last thousand
+	FirstClass    string         `json:"first_class"`
+	FirstMessage  string         `json:"first_message"`
+	FirstAt       *time.Time     `json:"first_error_at"`
+	Policy        string         `json:"policy"`
+	PolicyHash    string         `json:"policy_hash"`
+	Build         string         `json:"build"`
+	Worker        string         `json:"worker"`
+	TraceID       string         `json:"trace_id"`
+	Subject       string         `json:"subject"`
+	Deliveries    int            `json:"deliveries"`
+	Body          []byte         `json:"body"` // of a poison message; nil otherwise
+	TrackedAt     time.Time      `json:"tracked_at"`
+	Polls         []Attempt      `json:"polls"` // newest first, at most MaxPolls
+	Notes         []Note         `json:"notes"` // oldest first
+	InReplays     []InReplay     `json:"in_replays"`
 }
 
-// Filter chooses letters. Empty fields choose all.
-type Filter struct {
-	Gateway string
-	Account string
-	Class   string
-	Reason  string
-	State   string        // Open when empty; "any" for all
-	Older   time.Duration // died at least so long ago
-	Newer   time.Duration // died at most so long ago
+// MaxPolls is how many polls of a payment are shown at most.
+const MaxPolls = 100
+
+// InReplay is what became of a letter in one replay.
+type InReplay struct {
+	Replay     int64      `json:"replay"`
+	By         string     `json:"by"`
+	State      string     `json:"state"`
+	Why        string     `json:"why"`
+	ReleasedAt *time.Time `json:"released_at"`
+	EndedAt    *time.Time `json:"ended_at"`
 }
 
-// Validate returns what is wrong with the filter.
-func (f Filter) Validate() error {
-	var errs []error
-	for _, token := range []struct{ flag, value string }{{"gateway", f.Gateway}, {"class", f.Class}, {"reason", f.Reason}} {
-		if token.value != "" && !message.ValidToken(token.value) {
-			errs = append(errs, fmt.Errorf("--%s %q: 1 to 64 of a-z, 0-9, _ and -", token.flag, token.value))
-		}
+// Group is letters with the same fingerprint.
+type Group struct {
+	Fingerprint string           `json:"fingerprint"`
+	Letters     int64            `json:"letters"`
+	Money       map[string]int64 `json:"money"` // minor units by currency
+	Gateways    []string         `json:"gateways"`
+	Reasons     []string         `json:"reasons"`
+	First       time.Time        `json:"first_at"`
+	Last        time.Time        `json:"last_at"`
+	LastHour    int64            `json:"last_hour"`   // that died in the last hour
+	HourBefore  int64            `json:"hour_before"` // and in the hour before
+	CameBack    int64            `json:"came_back"`   // that were replayed already
+	Sample      Letter           `json:"sample"`      // the newest of them
+}
+
+// Trend says in a word whether a group grows.
+func (g Group) Trend() string {
+	switch {
+	case g.LastHour == 0 && g.HourBefore == 0:
+		return "quiet"
+	case g.HourBefore == 0 && g.LastHour == g.Letters:
+		return "new"
+	case g.LastHour > g.HourBefore+g.HourBefore/5:
+		return "rising"
+	case g.LastHour+g.LastHour/5 < g.HourBefore:
+		return "falling"
 	}
-	switch f.State {
-	case "", "any", Open, Replaying, Resolved, Discarded:
-	default:
-		errs = append(errs, fmt.Errorf("--state %q: one of open, replaying, resolved, discarded, any", f.State))
-	}
-	if f.Older < 0 || f.Newer < 0 {
-		errs = append(errs, errors.New("--older, --newer: not below 0"))
-	}
-	return errors.Join(errs...)
+	return "steady"
 }
 
 // Page says which letters of a filter: those with an id below Before (0: from the newest), Limit at the most.
@@ -110,170 +145,119 @@ type Page struct {
 	Limit  int
 }
 
-// ErrNotFound is the error of a letter that does not exist.
+// The most of what can be asked for at once.
+const (
+	MaxPage   = 1000      // letters in one page
+	MaxGroups = 1000      // groups
+	MaxChange = 10_000    // letters that one command changes
+	MaxReplay = 1_000_000 // letters of one replay
+)
+
+// ErrNotFound is the error of a letter or a replay that does not exist.
 var ErrNotFound = errors.New("no such dead letter")
 
-// Outcome is what a replay did.
-type Outcome struct {
-	Replayed []int64       `json:"replayed"` // letters whose payments are polled again
-	Refused  []Refusal     `json:"refused"`  // letters that were chosen and not replayed
-	Takes    time.Duration `json:"-"`        // until the last of them is due
+// Selection is what a command is about: letters by id, or what a filter chooses when it begins.
+type Selection struct {
+	IDs    []int64
+	Filter Filter
 }
 
-// Refusal says why a letter was not replayed.
+// ByID reports whether letters are named.
+func (s Selection) ByID() bool { return len(s.IDs) > 0 }
+
+// Distinct is the selection with each letter named once, in order.
+func (s Selection) Distinct() Selection {
+	s.IDs = slices.Clone(s.IDs)
+	slices.Sort(s.IDs)
+	s.IDs = slices.Compact(s.IDs)
+	return s
+}
+
+// Verb is what a person does with letters beside replaying them.
+type Verb string
+
+// The verbs.
+const (
+	Discard Verb = "discard" // decides that nothing will be done
+	Park    Verb = "park"    // puts aside
+	Reopen  Verb = "reopen"  // takes back what was discarded or put aside
+	Settle  Verb = "resolve" // settles by hand what there is nothing to poll for
+	Assign  Verb = "assign"  // says who looks after it
+	Remark  Verb = "note"    // says what was found out, or where more is
+)
+
+// From are the states from which a verb leads to another one.
+func (v Verb) From() []string {
+	switch v {
+	case Discard:
+		return []string{Open, Parked}
+	case Park, Settle:
+		return []string{Open}
+	case Reopen:
+		return []string{Discarded, Parked}
+	}
+	return States
+}
+
+// To is the state that a verb leads to; empty where it changes none.
+func (v Verb) To() string {
+	switch v {
+	case Discard:
+		return Discarded
+	case Park:
+		return Parked
+	case Reopen:
+		return Open
+	case Settle:
+		return Resolved
+	}
+	return ""
+}
+
+// Change is what is to become of letters.
+type Change struct {
+	Verb  Verb
+	Owner string // of Assign; empty: nobody
+	Link  string // of Remark; empty: as it is
+	Note  string // kept with each letter; empty: none
+}
+
+// Outcome is what a change did.
+type Outcome struct {
+	Changed []int64   `json:"changed"`
+	Refused []Refusal `json:"refused"`
+}
+
+// Refusal says why a letter was left as it was.
 type Refusal struct {
 	ID  int64  `json:"id"`
 	Why string `json:"why"`
 }
 
-// Preview is what a replay would do now.
-type Preview struct {
-	Letters []Letter      // whose payments would be polled again, in the order of the replay
-	Refused []Refusal     // what was chosen and would not be replayed
-	Takes   time.Duration // until the last of them would be due
+// Case is what decides whether a verb can be done to a letter.
+type Case struct {
+	State   string
+	Review  bool
+	Payment bool   // it is about a payment
+	Status  string // of the payment; empty without one
+	Dead    bool   // the payment's job is with a person: nothing polls it
+	Other   bool   // another letter of the payment is open
 }
 
-// Record is where letters are.
-type Record interface {
-	// List returns letters, the newest first. It changes nothing.
-	List(ctx context.Context, f Filter, p Page) ([]Letter, error)
-	// Show returns all about a letter, or ErrNotFound.
-	Show(ctx context.Context, id int64) (Details, error)
-	// Preview returns the letters that Replay would replay now, in the order of ids, and why not the others. It changes nothing.
-	Preview(ctx context.Context, ids []int64) ([]Letter, []Refusal, error)
-	// Replay makes the payments of letters due again, the i-th at now + first + i·gap, in one transaction. Counters and window begin anew; the replay is counted.
-	// What cannot be replayed is refused with a reason and changes nothing.
-	Replay(ctx context.Context, ids []int64, first, gap time.Duration) (Outcome, error)
-}
-
-// Desk is an operator's desk.
-type Desk struct{ record Record }
-
-// NewDesk returns a desk over a record.
-func NewDesk(record Record) *Desk { return &Desk{record: record} }
-
-// MaxPage is the most letters in one page.
-const MaxPage = 1000
-
-// List returns a page of letters.
-func (d *Desk) List(ctx context.Context, f Filter, p Page) ([]Letter, error) {
-	if err := f.Validate(); err != nil {
-		return nil, err
+// Refuses says why a verb cannot be done to a letter; empty when it can.
+func (v Verb) Refuses(c Case) string {
+	pending := c.Payment && !c.Review
+	switch {
+	case v == Reopen && pending && c.Status != "pending":
+		return "its payment is " + c.Status
+	case v == Reopen && pending && !c.Dead:
+		return "its payment is polled already"
+	case v == Reopen && c.Other:
+		return "another letter of its payment is open"
+	case v == Settle && pending:
+		return "its payment is pending, and only a status ends it: pollux payment force"
+	case !slices.Contains(v.From(), c.State):
+		return "it is " + c.State
 	}
-	if p.Limit <= 0 || p.Limit > MaxPage {
-		return nil, fmt.Errorf("--limit %d: between 1 and %d", p.Limit, MaxPage)
-	}
-	return d.record.List(ctx, f, p)
-}
-
-// Show returns all about one letter.
-func (d *Desk) Show(ctx context.Context, id int64) (Details, error) { return d.record.Show(ctx, id) }
-
-// The slowest and the fastest replay, in payments a second.
-const (
-	MinRate = 0.001
-	MaxRate = 100_000
-)
-
-// Replay makes the payments of the chosen letters due again, at most rate a second, and reports each page. It takes ids, or, when there
-// are none, all open letters that the filter chooses when it begins. It may be stopped and called again at any time: what was replayed is open no
-// more. With an error it returns what was done before. progress may be nil.
-func (d *Desk) Replay(ctx context.Context, ids []int64, f Filter, rate float64, progress func(done, all int)) (Outcome, error) {
-	ids, gap, err := d.plan(ctx, ids, f, rate)
-	if err != nil {
-		return Outcome{}, err
-	}
-	var total Outcome
-	for page := range slices.Chunk(ids, MaxPage) {
-		o, err := d.record.Replay(ctx, page, time.Duration(len(total.Replayed))*gap, gap)
-		if err != nil {
-			return total, err
-		}
-		total.Replayed, total.Refused = append(total.Replayed, o.Replayed...), append(total.Refused, o.Refused...)
-		total.Takes = spread(len(total.Replayed), gap)
-		if progress != nil {
-			progress(len(total.Replayed)+len(total.Refused), len(ids))
-		}
-	}
-	return total, nil
-}
-
-// plan returns the letters that are chosen and how far apart they are polled.
-func (d *Desk) plan(ctx context.Context, ids []int64, f Filter, rate float64) ([]int64, time.Duration, error) {
-	if !(rate >= MinRate && rate <= MaxRate) {
-		return nil, 0, fmt.Errorf("--rate %g: between %g and %d payments a second", rate, MinRate, MaxRate)
-	}
-	if len(ids) == 0 {
-		var err error
-		if ids, err = d.choose(ctx, f); err != nil {
-			return nil, 0, err
-		}
-	}
-	ids = distinct(ids)
-	gap := time.Duration(float64(time.Second) / rate)
-	if most := int64(redelivery.MaxDelay / gap); int64(len(ids)) > most {
-		return nil, 0, fmt.Errorf("--rate %g: %d payments would take longer than a year; replay faster, or fewer", rate, len(ids))
-	}
-	return ids, gap, nil
-}
-
-// spread is how long it takes until the last of n payments is due.
-func spread(n int, gap time.Duration) time.Duration { return time.Duration(max(n-1, 0)) * gap }
-
-// distinct drops what is named twice.
-func distinct(ids []int64) []int64 {
-	seen := make(map[int64]bool, len(ids))
-	var once []int64
-	for _, id := range ids {
-		if !seen[id] {
-			seen[id], once = true, append(once, id)
-		}
-	}
-	return once
-}
-
-// Preview says what Replay would do now with the same arguments. It changes nothing.
-func (d *Desk) Preview(ctx context.Context, ids []int64, f Filter, rate float64) (Preview, error) {
-	ids, gap, err := d.plan(ctx, ids, f, rate)
-	if err != nil {
-		return Preview{}, err
-	}
-	var total Preview
-	for page := range slices.Chunk(ids, MaxPage) {
-		letters, refused, err := d.record.Preview(ctx, page)
-		if err != nil {
-			return Preview{}, err
-		}
-		total.Letters, total.Refused = append(total.Letters, letters...), append(total.Refused, refused...)
-	}
-	total.Takes = spread(len(total.Letters), gap)
-	return total, nil
-}
-
-// choose returns the open letters that a filter chooses now.
-func (d *Desk) choose(ctx context.Context, f Filter) ([]int64, error) {
-	if f.State == "" {
-		f.State = Open
-	}
-	if f.State != Open {
-		return nil, fmt.Errorf("--state %s: only open letters are replayed", f.State)
-	}
-	if err := f.Validate(); err != nil {
-		return nil, err
-	}
-	var all []int64
-	page := Page{Limit: MaxPage}
-	for {
-		letters, err := d.record.List(ctx, f, page)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range letters {
-			all = append(all, l.ID)
-		}
-		if len(letters) < page.Limit {
-			return all, nil
-		}
-		page.Before = letters[len(letters)-1].ID
-	}
+	return ""
 }

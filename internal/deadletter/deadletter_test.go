@@ -1,319 +1,406 @@
 package deadletter_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"math"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"pollux/internal/deadletter"
 )
 
-// shelf is a record in memory. Its now is a duration since it was made, so that due times can be compared.
-type shelf struct {
-	letters  []deadletter.Letter
-	due      map[int64]time.Duration
-	now      time.Duration
-	replays  int
-	previews int
-	fail     int            // the number of the replay that fails
-	also     func(s *shelf) // happens after each replay
-}
-
-func (s *shelf) add(n int, change func(*deadletter.Letter)) {
-	for range n {
-		payment := int64(1000 + len(s.letters))
-		l := deadletter.Letter{ID: int64(1 + len(s.letters)), PaymentID: &payment, Gateway: "acme", Reason: "window", State: deadletter.Open}
-		if change != nil {
-			change(&l)
-		}
-		s.letters = append(s.letters, l)
-	}
-}
-
-func (s *shelf) List(_ context.Context, f deadletter.Filter, p deadletter.Page) ([]deadletter.Letter, error) {
-	state := cmp.Or(f.State, deadletter.Open)
-	var page []deadletter.Letter
-	for _, l := range slices.Backward(s.letters) {
-		chosen := (state == "any" || l.State == state) && (f.Gateway == "" || l.Gateway == f.Gateway) && (p.Before == 0 || l.ID < p.Before)
-		if chosen && len(page) < p.Limit {
-			page = append(page, l)
-		}
-	}
-	return page, nil
-}
-
-func (s *shelf) find(id int64) *deadletter.Letter {
-	if id < 1 || id > int64(len(s.letters)) {
-		return nil
-	}
-	return &s.letters[id-1]
-}
-
-func (s *shelf) Show(_ context.Context, id int64) (deadletter.Details, error) {
-	l := s.find(id)
-	if l == nil {
-		return deadletter.Details{}, deadletter.ErrNotFound
-	}
-	return deadletter.Details{Letter: *l}, nil
-}
-
-func (s *shelf) Preview(_ context.Context, ids []int64) (letters []deadletter.Letter, refused []deadletter.Refusal, err error) {
-	if s.previews++; len(ids) > deadletter.MaxPage {
-		return nil, nil, errors.New("a page that is too large")
-	}
-	for _, id := range ids {
-		l := s.find(id)
-		switch {
-		case l == nil:
-			refused = append(refused, deadletter.Refusal{ID: id, Why: "there is no such dead letter"})
-		case l.State != deadletter.Open || l.PaymentID == nil:
-			refused = append(refused, deadletter.Refusal{ID: id, Why: "it is " + l.State})
-		default:
-			letters = append(letters, *l)
-		}
-	}
-	return letters, refused, nil
-}
-
-var errAway = errors.New("connection refused")
-
-func (s *shelf) Replay(_ context.Context, ids []int64, first, gap time.Duration) (o deadletter.Outcome, err error) {
-	s.replays++
-	if s.replays == s.fail {
-		return o, errAway
-	}
-	if s.due == nil {
-		s.due = map[int64]time.Duration{}
-	}
-	for _, id := range ids {
-		l := s.find(id)
-		switch {
-		case l == nil:
-			o.Refused = append(o.Refused, deadletter.Refusal{ID: id, Why: "there is no such dead letter"})
-		case l.State != deadletter.Open || l.PaymentID == nil:
-			o.Refused = append(o.Refused, deadletter.Refusal{ID: id, Why: "it is " + l.State})
-		default:
-			l.State = deadletter.Replaying
-			s.due[id] = s.now + first + time.Duration(len(o.Replayed))*gap
-			o.Replayed = append(o.Replayed, id)
-		}
-	}
-	if s.also != nil {
-		s.also(s)
-	}
-	return o, nil
-}
-
-// dues are all due times in order.
-func (s *shelf) dues() []time.Duration {
-	var all []time.Duration
-	for _, d := range s.due {
-		all = append(all, d)
-	}
-	slices.Sort(all)
-	return all
-}
-
-func TestReplayIsSpacedOverAllPages(t *testing.T) {
-	s := &shelf{}
-	s.add(2500, nil)
-	s.also = func(s *shelf) { s.now += 3 * time.Second } // a page takes its time
-	var seen []int
-	o, err := deadletter.NewDesk(s).Replay(t.Context(), nil, deadletter.Filter{}, 100, func(done, all int) { seen = append(seen, done, all) })
-	if err != nil || len(o.Replayed) != 2500 || len(o.Refused) != 0 {
-		t.Fatalf("%d replayed, %d refused, %v", len(o.Replayed), len(o.Refused), err)
-	}
-	dues := s.dues()
-	if len(dues) != 2500 {
-		t.Fatalf("%d are due", len(dues))
-	}
-	for i := 1; i < len(dues); i++ {
-		if gap := dues[i] - dues[i-1]; gap < 10*time.Millisecond {
-			t.Fatalf("two are due within %s at 100 a second", gap)
-		}
-	}
-	if o.Takes != 2499*10*time.Millisecond {
-		t.Errorf("takes %s", o.Takes)
-	}
-	if want := []int{1000, 2500, 2000, 2500, 2500, 2500}; !slices.Equal(seen, want) {
-		t.Errorf("progress %v", seen)
-	}
-}
-
-func TestReplayTakesWhatTheFilterChoseWhenItBegan(t *testing.T) {
-	s := &shelf{}
-	s.add(1500, nil)
-	s.also = func(s *shelf) { s.add(10, nil) } // they die while it goes on
-	o, err := deadletter.NewDesk(s).Replay(t.Context(), nil, deadletter.Filter{}, 1000, nil)
-	if err != nil || len(o.Replayed) != 1500 {
-		t.Errorf("%d replayed, %v", len(o.Replayed), err)
-	}
-}
-
-func TestReplayThatWasInterruptedIsCalledAgain(t *testing.T) {
-	s := &shelf{fail: 2}
-	s.add(1800, nil)
-	desk := deadletter.NewDesk(s)
-	first, err := desk.Replay(t.Context(), nil, deadletter.Filter{}, 1000, nil)
-	if !errors.Is(err, errAway) || len(first.Replayed) != 1000 {
-		t.Fatalf("%d replayed, %v", len(first.Replayed), err)
-	}
-	second, err := desk.Replay(t.Context(), nil, deadletter.Filter{}, 1000, nil)
-	if err != nil || len(second.Replayed) != 800 || len(second.Refused) != 0 {
-		t.Errorf("then %d replayed, %d refused, %v", len(second.Replayed), len(second.Refused), err)
-	}
-	if len(s.due) != 1800 {
-		t.Errorf("%d are due", len(s.due))
-	}
-}
-
-func TestEachLetterIsReportedOnce(t *testing.T) {
-	s := &shelf{}
-	s.add(3, nil)
-	s.add(1, func(l *deadletter.Letter) { l.State = deadletter.Resolved })
-	o, err := deadletter.NewDesk(s).Replay(t.Context(), []int64{2, 99, 2, 4, 1, 2}, deadletter.Filter{}, 10, nil)
-	want := deadletter.Outcome{Replayed: []int64{2, 1}, Takes: 100 * time.Millisecond,
-		Refused: []deadletter.Refusal{{ID: 99, Why: "there is no such dead letter"}, {ID: 4, Why: "it is resolved"}}}
-	if diff := gocmp.Diff(want, o); diff != "" || err != nil {
-		t.Errorf("%v\n%s", err, diff)
-	}
-}
-
-func TestReplayOfNothingIsNoError(t *testing.T) {
-	o, err := deadletter.NewDesk(&shelf{}).Replay(t.Context(), nil, deadletter.Filter{}, 10, nil)
-	if err != nil || len(o.Replayed)+len(o.Refused) != 0 || o.Takes != 0 {
-		t.Errorf("%+v, %v", o, err)
-	}
-}
-
-func TestRatesThatCannotBeMeant(t *testing.T) {
-	for _, rate := range []float64{0, -1, math.NaN(), math.Inf(1), math.Inf(-1), deadletter.MinRate / 2, deadletter.MaxRate * 2, math.SmallestNonzeroFloat64} {
-		s := &shelf{}
-		s.add(1, nil)
-		if _, err := deadletter.NewDesk(s).Replay(t.Context(), nil, deadletter.Filter{}, rate, nil); err == nil || !strings.Contains(err.Error(), "--rate") {
-			t.Errorf("%g: %v", rate, err)
-		}
-		if s.replays != 0 {
-			t.Errorf("%g: something was replayed", rate)
-		}
-	}
-	s := &shelf{}
-	s.add(40_000, nil)
-	if _, err := deadletter.NewDesk(s).Replay(t.Context(), nil, deadletter.Filter{}, deadletter.MinRate, nil); err == nil || s.replays != 0 {
-		t.Errorf("a replay that takes 463 days: %v", err)
-	}
-}
-
-func TestOnlyOpenLettersAreReplayed(t *testing.T) {
-	s := &shelf{}
-	s.add(2, nil)
-	for _, state := range []string{deadletter.Replaying, deadletter.Resolved, deadletter.Discarded, "any"} {
-		if _, err := deadletter.NewDesk(s).Replay(t.Context(), nil, deadletter.Filter{State: state}, 10, nil); err == nil || s.replays != 0 {
-			t.Errorf("%s: %v", state, err)
-		}
-	}
-	if _, err := deadletter.NewDesk(s).Replay(t.Context(), nil, deadletter.Filter{Gateway: "a.b"}, 10, nil); err == nil || s.replays != 0 {
-		t.Errorf("a filter that is not one: %v", err)
-	}
-}
-
-// Preview shows exactly what Replay takes and refuses, and changes nothing.
-func TestPreviewIsWhatIsReplayed(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := &shelf{}
-		states := rapid.SampledFrom([]string{deadletter.Open, deadletter.Replaying, deadletter.Resolved, deadletter.Discarded})
-		s.add(rapid.SampledFrom([]int{0, 1, 7, deadletter.MaxPage, deadletter.MaxPage + 1}).Draw(t, "open"), nil)
-		s.add(rapid.IntRange(0, 9).Draw(t, "others"), func(l *deadletter.Letter) {
-			l.State = states.Draw(t, "state")
-			if rapid.Bool().Draw(t, "of a payment") {
-				l.PaymentID = nil
-				l.State = deadletter.Resolved
-			}
-		})
-		ids := rapid.SliceOfN(rapid.Int64Range(1, int64(len(s.letters)+2)), 0, 5).Draw(t, "ids")
-		desk, before := deadletter.NewDesk(s), slices.Clone(s.letters)
-		preview, err := desk.Preview(context.Background(), ids, deadletter.Filter{}, 10)
+func TestAFilterIsReadAndWrittenAgain(t *testing.T) {
+	for in, want := range map[string]string{
+		"":             "",
+		"  \t ":        "",
+		"gateway=acme": "gateway=acme",
+		" gateway=stripe  reason=window,attempts age>2h amount>=100.00 currency=EUR fingerprint=ab12 text~timeout owner=none ": "gateway=stripe reason=window,attempts age>2h amount>=100.00 currency=EUR fingerprint=ab12 text~timeout owner=none",
+		`text~"says \"no\", \\ thanks"`: `text~"says \"no\", \\ thanks"`,
+		`owner="ada"`:                   "owner=ada",
+		"amount<5JPY":                   "amount<5JPY",
+		"state=any":                     "state=any",
+		"id!=1,2":                       "id!=1,2",
+		"reference=ünïcode":             "reference=ünïcode",
+	} {
+		f, err := deadletter.Parse(in)
 		if err != nil {
-			t.Fatal(err)
+			t.Errorf("%q: %v", in, err)
+			continue
 		}
-		if diff := gocmp.Diff(before, s.letters); diff != "" {
-			t.Fatalf("the preview changed:\n%s", diff)
+		if f.String() != want {
+			t.Errorf("%q is written as %q, not %q", in, f, want)
 		}
-		o, err := desk.Replay(context.Background(), ids, deadletter.Filter{}, 10, nil)
+	}
+}
+
+func TestTheValuesOfAFilter(t *testing.T) {
+	f, err := deadletter.Parse("amount>=100.5 currency=KWD age>1d12h amount<7EUR fingerprint=AB12")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := f.Terms[0]; a.Numbers[0] != 100_500 || a.Currency != "KWD" {
+		t.Errorf("%+v", a)
+	}
+	if a := f.Terms[2]; a.Numbers[0] != (36 * time.Hour).Microseconds() {
+		t.Errorf("%+v", a)
+	}
+	if a := f.Terms[3]; a.Numbers[0] != 700 || a.Currency != "EUR" {
+		t.Errorf("%+v", a)
+	}
+	if f.Terms[4].Texts[0] != "ab12" {
+		t.Errorf("%+v", f.Terms[4])
+	}
+}
+
+func TestAFilterThatIsWrongSaysWhereAndWhat(t *testing.T) {
+	for in, want := range map[string]string{
+		"gatway=acme":                    "at character 1: there is no field gatway; did you mean gateway?; the fields are account, age, amount",
+		"gateway=acme xyzzy=1":           "at character 14: there is no field xyzzy; the fields are",
+		"gateway":                        "at character 8: an operator follows gateway: one of = !=",
+		"gateway=":                       "at character 9: gateway= has no value; leave the term out to choose all",
+		`gateway=""`:                     "at character 9: gateway= has no value",
+		"reason=window,":                 "at character 15: reason= has no value",
+		"=acme":                          "at character 1: a term begins with the name of a field",
+		"1":                              "at character 1: a term begins with the name of a field",
+		"gateway~acme":                   "at character 1: gateway takes = !=, not ~",
+		"gateway=ACME":                   `at character 1: gateway "ACME": 1 to 64 of a-z, 0-9, _ and -`,
+		"reason=windows":                 `at character 1: reason "windows": one of `,
+		"state=lost":                     `at character 1: state "lost": one of open, replaying, resolved, discarded, parked, any`,
+		"age=2h":                         "at character 1: age takes > >= < <=, not =",
+		"age>2":                          `at character 1: age "2": a duration such as 90m, 2h or 30d`,
+		"age>-2h":                        `a duration such as`,
+		"age>2h,3h":                      "takes one value",
+		"amount>5":                       `at character 1: amount "5": in which currency? write amount>5EUR, or add currency=EUR`,
+		"amount>5 currency=EUR,USD":      "in which currency?",
+		"amount>5.001 currency=EUR":      `amount "5.001": more decimals than the currency has`,
+		"amount>5XXX":                    "XXX is no currency",
+		"currency=eur":                   `currency "eur": one of the codes of ISO 4217, such as EUR`,
+		"id=x":                           `id "x": a whole number from 0 on`,
+		"id=-1":                          "a whole number from 0 on",
+		"fingerprint=ab":                 `fingerprint "ab": 4 to 12 of 0-9 and a-f`,
+		"fingerprint=wxyz":               "4 to 12 of 0-9 and a-f",
+		`text~"open`:                     "at character 6: the quote is not closed",
+		`owner="a"b`:                     "at character 10: a blank separates terms",
+		"text~a\x00b":                    "zero byte",
+		strings.Repeat("id=1 ", 1000):    "a filter has at most 4096 characters",
+		"gateway=acme  reason=wndow id=": "at character 31: id= has no value",
+	} {
+		_, err := deadletter.Parse(in)
+		var syntax *deadletter.SyntaxError
+		if !errors.As(err, &syntax) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %v, not %s", in, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"", "gateway=acme age>2h", `text~"a\"b" id=1,2`, "amount>=1.00EUR", "fingerprint!=abcd", "=", `"`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		filter, err := deadletter.Parse(s)
 		if err != nil {
-			t.Fatal(err)
+			return
 		}
-		var shown []int64
-		for _, l := range preview.Letters {
-			shown = append(shown, l.ID)
-		}
-		if !slices.Equal(shown, o.Replayed) || !slices.Equal(preview.Refused, o.Refused) || preview.Takes != o.Takes {
-			t.Fatalf("shown %v and refused %v in %s, replayed %v and refused %v in %s",
-				shown, preview.Refused, preview.Takes, o.Replayed, o.Refused, o.Takes)
+		again, err := deadletter.Parse(filter.String())
+		if err != nil || again.String() != filter.String() {
+			t.Errorf("%q is written as %q, which is %q, %v", s, filter, again, err)
 		}
 	})
 }
 
-func TestPreviewAsksForAPageAtATime(t *testing.T) {
-	s := &shelf{}
-	s.add(2500, nil)
-	p, err := deadletter.NewDesk(s).Preview(t.Context(), nil, deadletter.Filter{}, 100)
-	if err != nil || len(p.Letters) != 2500 || len(p.Refused) != 0 || p.Takes != 2499*10*time.Millisecond {
-		t.Errorf("%d letters, %d refused, takes %s, %v", len(p.Letters), len(p.Refused), p.Takes, err)
+func TestThePageNamesEveryFieldOfAFilter(t *testing.T) {
+	page, err := os.ReadFile("../../docs/deadletters.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if s.previews != 3 || s.replays != 0 {
-		t.Errorf("%d pages looked at, %d replayed", s.previews, s.replays)
-	}
-}
-
-func TestPreviewSaysWhatReplayWouldRefuse(t *testing.T) {
-	p, err := deadletter.NewDesk(&shelf{}).Preview(t.Context(), []int64{7}, deadletter.Filter{}, 10)
-	if err != nil || len(p.Letters) != 0 || len(p.Refused) != 1 || p.Refused[0].ID != 7 {
-		t.Errorf("%+v, %v", p, err)
-	}
-	if _, err := deadletter.NewDesk(&shelf{}).Preview(t.Context(), nil, deadletter.Filter{}, 0); err == nil {
-		t.Error("a rate that Replay refuses is shown as if it were taken")
-	}
-}
-
-func TestPagesAreOfASensibleSize(t *testing.T) {
-	s := &shelf{}
-	s.add(3, nil)
-	desk := deadletter.NewDesk(s)
-	for _, limit := range []int{-1, 0, deadletter.MaxPage + 1} {
-		if _, err := desk.List(t.Context(), deadletter.Filter{}, deadletter.Page{Limit: limit}); err == nil || !strings.Contains(err.Error(), "--limit") {
-			t.Errorf("%d: %v", limit, err)
+	for _, name := range deadletter.Fields() {
+		if !strings.Contains(string(page), "| `"+name+"` |") {
+			t.Errorf("docs/deadletters.md does not say what %s is", name)
 		}
 	}
-	page, err := desk.List(t.Context(), deadletter.Filter{}, deadletter.Page{Before: 3, Limit: 1})
-	if err != nil || len(page) != 1 || page[0].ID != 2 {
-		t.Errorf("%+v, %v", page, err)
-	}
-	if _, err := desk.List(t.Context(), deadletter.Filter{State: "lost"}, deadletter.Page{Limit: 1}); err == nil {
-		t.Error("a state that there is not")
+	for _, s := range deadletter.States {
+		if !strings.Contains(string(page), "| `"+s+"` |") {
+			t.Errorf("docs/deadletters.md does not say what %s is", s)
+		}
 	}
 }
 
-func TestFilterSaysAllThatIsWrongWithIt(t *testing.T) {
-	good := deadletter.Filter{Gateway: "acme", Account: "any account: #1", Class: "high_value", Reason: "window", State: "any", Older: time.Hour, Newer: 24 * time.Hour}
-	if err := good.Validate(); err != nil {
-		t.Error(err)
+func TestAFilterWithoutAStateChoosesWhatIsOpen(t *testing.T) {
+	f, _ := deadletter.Parse("gateway=acme")
+	if f.Opened().String() != "gateway=acme state=open" || f.String() != "gateway=acme" {
+		t.Errorf("%s, %s", f.Opened(), f)
 	}
-	if err := (deadletter.Filter{}).Validate(); err != nil {
-		t.Error(err)
+	f, _ = deadletter.Parse("state=any")
+	if f.Opened().String() != "state=any" {
+		t.Errorf("%s", f.Opened())
 	}
-	err := deadletter.Filter{Gateway: "A", Class: "b.c", Reason: ">", State: "closed", Older: -1}.Validate()
-	for _, part := range []string{"--gateway", "--class", "--reason", "--state", "--older"} {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("nothing about %s in %v", part, err)
+}
+
+func TestVerbsRefuse(t *testing.T) {
+	open := deadletter.Case{State: deadletter.Open, Payment: true, Status: "pending", Dead: true}
+	with := func(change func(*deadletter.Case)) deadletter.Case {
+		c := open
+		change(&c)
+		return c
+	}
+	for _, c := range []struct {
+		verb deadletter.Verb
+		of   deadletter.Case
+		why  string
+	}{
+		{deadletter.Discard, open, ""},
+		{deadletter.Discard, with(func(c *deadletter.Case) { c.State = deadletter.Parked }), ""},
+		{deadletter.Discard, with(func(c *deadletter.Case) { c.State = deadletter.Replaying }), "it is replaying"},
+		{deadletter.Park, open, ""},
+		{deadletter.Park, with(func(c *deadletter.Case) { c.State = deadletter.Parked }), "it is parked"},
+		{deadletter.Reopen, open, "it is open"},
+		{deadletter.Reopen, with(func(c *deadletter.Case) { c.State = deadletter.Discarded }), ""},
+		{deadletter.Reopen, with(func(c *deadletter.Case) { c.State, c.Status = deadletter.Discarded, "failed" }), "its payment is failed"},
+		{deadletter.Reopen, with(func(c *deadletter.Case) { c.State, c.Dead = deadletter.Discarded, false }), "its payment is polled already"},
+		{deadletter.Reopen, with(func(c *deadletter.Case) { c.State, c.Other = deadletter.Discarded, true }), "another letter of its payment is open"},
+		{deadletter.Reopen, with(func(c *deadletter.Case) { c.State, c.Review, c.Status = deadletter.Discarded, true, "failed" }), ""},
+		{deadletter.Settle, open, "its payment is pending, and only a status ends it: pollux payment force"},
+		{deadletter.Settle, with(func(c *deadletter.Case) { c.Payment, c.Status = false, "" }), ""},
+		{deadletter.Settle, with(func(c *deadletter.Case) { c.Review, c.Status = true, "succeeded" }), ""},
+		{deadletter.Assign, with(func(c *deadletter.Case) { c.State = deadletter.Resolved }), ""},
+		{deadletter.Remark, with(func(c *deadletter.Case) { c.State = deadletter.Replaying }), ""},
+	} {
+		if why := c.verb.Refuses(c.of); why != c.why {
+			t.Errorf("%s of %+v: %q, not %q", c.verb, c.of, why, c.why)
 		}
 	}
+}
+
+func TestTrends(t *testing.T) {
+	for want, g := range map[string]deadletter.Group{
+		"quiet":   {Letters: 5},
+		"new":     {Letters: 5, LastHour: 5},
+		"rising":  {Letters: 50, LastHour: 20, HourBefore: 10},
+		"falling": {Letters: 50, LastHour: 10, HourBefore: 20},
+		"steady":  {Letters: 50, LastHour: 10, HourBefore: 10},
+	} {
+		if g.Trend() != want {
+			t.Errorf("%+v is %s, not %s", g, g.Trend(), want)
+		}
+	}
+}
+
+func TestRates(t *testing.T) {
+	for in, want := range map[string]float64{"10": 10, "10/s": 10, "90/m": 1.5, "36/h": 0.01, "0.001": 0.001, "100000": 100_000, "10%": 2, "100%": 20, "0.001%": deadletter.MinRate} {
+		r, err := deadletter.ParseRate(in)
+		if err != nil {
+			t.Errorf("%s: %v", in, err)
+			continue
+		}
+		if got, err := r.Of(map[string]float64{"acme": 20, "other": 50}, []string{"acme", "other"}); err != nil || got != want {
+			t.Errorf("%s: %g a second, %v, not %g", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "x", "0", "-1", "NaN", "Inf", "1e9", "100001", "0.0001", "0%", "101%", "-5%", "NaN%", "10/d", "10/"} {
+		if r, err := deadletter.ParseRate(in); err == nil && in != "10/" {
+			t.Errorf("%q is %+v", in, r)
+		}
+	}
+	r, _ := deadletter.ParseRate("10%")
+	if _, err := r.Of(map[string]float64{"acme": 20}, []string{"acme", "free"}); err == nil || !strings.Contains(err.Error(), "gateway free has no limit") {
+		t.Errorf("%v", err)
+	}
+	if err := deadletter.CheckDuration(1_000_000, 0.001); err == nil {
+		t.Error("a replay of thirty years is taken")
+	}
+}
+
+func TestWhatNeedsASecondPerson(t *testing.T) {
+	a := deadletter.Approval{Letters: 10, Money: map[string]int64{"EUR": 100_00}}
+	for _, c := range []struct {
+		letters int
+		money   map[string]int64
+		why     string
+	}{
+		{10, map[string]int64{"EUR": 100_00, "USD": 1 << 40}, ""},
+		{11, nil, "11 letters, and more than 10 need a second person"},
+		{1, map[string]int64{"EUR": 100_01}, "100.01 EUR, and more than 100.00 EUR need a second person"},
+	} {
+		if why := a.Needed(c.letters, c.money); why != c.why {
+			t.Errorf("%d, %v: %q", c.letters, c.money, why)
+		}
+	}
+	if why := (deadletter.Approval{}).Needed(1_000_000, nil); why != "" {
+		t.Error(why)
+	}
+}
+
+// progress is where a replay stands that runs.
+func progress(stage int, chosen int64, leg deadletter.Leg, ready int) deadletter.Progress {
+	p := deadletter.Progress{Leg: leg, Ready: ready}
+	p.State, p.Stage, p.Counts.Chosen = deadletter.Running, stage, chosen
+	return p
+}
+
+func TestTheNextDeed(t *testing.T) {
+	type leg = deadletter.Leg
+	for name, c := range map[string]struct {
+		p    deadletter.Progress
+		want string
+	}{
+		"one is tried first":                {progress(0, 100, leg{}, 50), "release 1"},
+		"when the rate allows it":           {progress(0, 100, leg{}, 0), "wait"},
+		"it is waited for":                  {progress(0, 99, leg{Released: 1, Unanswered: 1}, 50), "wait"},
+		"then ten":                          {progress(0, 99, leg{Released: 1}, 50), "advance"},
+		"ten":                               {progress(1, 99, leg{}, 50), "release 10"},
+		"ten, as the rate allows":           {progress(1, 96, leg{Released: 3, Unanswered: 2}, 4), "release 4"},
+		"the rest of ten":                   {progress(1, 96, leg{Released: 3}, 50), "release 7"},
+		"ten are waited for":                {progress(1, 89, leg{Released: 10, Unanswered: 1}, 50), "wait"},
+		"then the rest":                     {progress(1, 89, leg{Released: 10}, 50), "advance"},
+		"the rest":                          {progress(2, 89, leg{Released: 5, Unanswered: 5}, 50), "release 50"},
+		"no more than there are":            {progress(2, 3, leg{}, 50), "release 3"},
+		"no more than a transaction takes":  {progress(2, 1e6, leg{}, 1e5), "release 1000"},
+		"one that came back stops":          {progress(0, 99, leg{Released: 1, CameBack: 1, Ended: 1}, 50), "stop"},
+		"one of ten that came back stops":   {progress(1, 89, leg{Released: 10, Unanswered: 9, CameBack: 1}, 50), "stop"},
+		"a few of the rest do not":          {progress(2, 89, leg{Released: 900, CameBack: 9, Ended: 9}, 50), "release 50"},
+		"ten of twenty do":                  {progress(2, 89, leg{Released: 900, CameBack: 10, Ended: 20}, 50), "stop"},
+		"ten of a hundred do not":           {progress(2, 89, leg{Released: 900, CameBack: 10, Ended: 100}, 50), "release 50"},
+		"nothing is left":                   {progress(2, 0, leg{Released: 900, Unanswered: 9}, 50), "finish"},
+		"nothing was left before the stage": {progress(0, 0, leg{Released: 1, Unanswered: 1}, 50), "finish"},
+	} {
+		d := deadletter.Next(c.p)
+		got := "wait"
+		switch {
+		case d.Stop != "":
+			got = "stop"
+		case d.Finish:
+			got = "finish"
+		case d.Advance:
+			got = "advance"
+		case d.Release > 0:
+			got = fmt.Sprintf("release %d", d.Release)
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, not %s", name, got, c.want)
+		}
+	}
+	for _, state := range []string{deadletter.AwaitingApproval, deadletter.Stopped, deadletter.Cancelled, deadletter.Undone, deadletter.Done} {
+		p := progress(2, 5, leg{CameBack: 50, Ended: 50}, 5)
+		if p.State = state; deadletter.Next(p) != (deadletter.Deed{}) {
+			t.Errorf("something is done with a replay that is %s", state)
+		}
+	}
+}
+
+// table is a record of one replay in memory, with a gateway that answers whenever it likes.
+type table struct {
+	p        deadletter.Progress
+	answer   func(n int64) (came int64) // how many of n that were released come back
+	fail     int
+	released []int64
+}
+
+func (t *table) Step(_ context.Context, _ int64, next func(deadletter.Progress) deadletter.Deed) (deadletter.Progress, deadletter.Deed, error) {
+	if t.fail > 0 {
+		t.fail--
+		return t.p, deadletter.Deed{}, errors.New("connection refused")
+	}
+	if n := t.p.Leg.Unanswered; n > 0 {
+		came := t.answer(n)
+		t.p.Leg.Unanswered, t.p.Leg.CameBack, t.p.Leg.Ended = 0, t.p.Leg.CameBack+came, t.p.Leg.Ended+n
+		t.p.Counts.Queued, t.p.Counts.FailedAgain, t.p.Counts.Resolved = 0, t.p.Counts.FailedAgain+came, t.p.Counts.Resolved+n-came
+	}
+	d := next(t.p)
+	n := int64(d.Release)
+	t.p.Counts.Chosen, t.p.Counts.Queued = t.p.Counts.Chosen-n, t.p.Counts.Queued+n
+	t.p.Leg.Released, t.p.Leg.Unanswered = t.p.Leg.Released+n, t.p.Leg.Unanswered+n
+	if n > 0 {
+		t.released = append(t.released, n)
+	}
+	switch {
+	case d.Advance:
+		t.p.Stage, t.p.Leg = t.p.Stage+1, deadletter.Leg{}
+	case d.Stop != "":
+		t.p.State, t.p.Why = deadletter.Stopped, d.Stop
+	case d.Finish:
+		t.p.State = deadletter.Done
+	}
+	return t.p, d, nil
+}
+
+func TestADriverTriesAFewAndThenReleasesTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := &table{p: progress(0, 500, deadletter.Leg{}, 200), answer: func(int64) int64 { return 0 }}
+		p, err := deadletter.Driver{Steps: rec, Settle: true}.Run(t.Context(), 1)
+		if err != nil || p.State != deadletter.Done || p.Counts.Resolved != 500 {
+			t.Errorf("%s, %+v, %v", p.State, p.Counts, err)
+		}
+		if want := []int64{1, 10, 200, 200, 89}; !slices.Equal(rec.released, want) {
+			t.Errorf("%v, not %v", rec.released, want)
+		}
+	})
+}
+
+func TestADriverStopsWhenTheFaultComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := &table{p: progress(0, 500, deadletter.Leg{}, 200), answer: func(n int64) int64 { return n / 10 }}
+		p, err := deadletter.Driver{Steps: rec, Settle: true}.Run(t.Context(), 1)
+		if err != nil || p.State != deadletter.Stopped || p.Counts.Chosen != 489 {
+			t.Errorf("%s, %+v, %v", p.State, p.Counts, err)
+		}
+	})
+}
+
+func TestADriverWaitsWhileTheRecordIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := &table{p: progress(2, 5, deadletter.Leg{}, 5), answer: func(int64) int64 { return 0 }, fail: 5}
+		transient := func(error) bool { return true }
+		if p, err := (deadletter.Driver{Steps: rec, Transient: transient}).Run(t.Context(), 1); err != nil || p.State != deadletter.Done {
+			t.Errorf("%s, %v", p.State, err)
+		}
+		rec.fail = 1e6
+		if _, err := (deadletter.Driver{Steps: rec, Transient: transient}).Run(t.Context(), 1); err == nil {
+			t.Error("it waits for ever")
+		}
+		if _, err := (deadletter.Driver{Steps: rec}).Run(t.Context(), 1); err == nil || rec.fail < 1e5 {
+			t.Errorf("%v", err)
+		}
+		ctx, stop := context.WithCancelCause(t.Context())
+		stop(errors.New("told to stop"))
+		rec.fail, rec.p.State = 0, deadletter.Running
+		rec.p.Counts.Chosen, rec.p.Ready = 5, 0
+		if _, err := (deadletter.Driver{Steps: rec}).Run(ctx, 1); err == nil || !strings.Contains(err.Error(), "told to stop") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestADriverReleasesEachLetterOnce plays replays of all sizes and answers against the driver.
+func TestADriverReleasesEachLetterOnce(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		synctest.Test(t, func(*testing.T) {
+			letters := rapid.Int64Range(0, 3000).Draw(rt, "letters")
+			rec := &table{p: progress(rapid.IntRange(0, 2).Draw(rt, "stage"), letters, deadletter.Leg{}, rapid.IntRange(1, 2000).Draw(rt, "ready"))}
+			bad := rapid.Int64Range(0, 3).Draw(rt, "bad")
+			rec.answer = func(n int64) int64 { return n * bad / 4 }
+			p, err := deadletter.Driver{Steps: rec, Settle: true}.Run(context.Background(), 1)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			var sum int64
+			for _, n := range rec.released {
+				sum += n
+			}
+			c := p.Counts
+			if sum != c.Released() || sum+c.Chosen != letters || (p.State == deadletter.Done) != (c.Chosen == 0) && p.State != deadletter.Stopped {
+				rt.Fatalf("%s: %d released of %d, %+v", p.State, sum, letters, c)
+			}
+			if p.State == deadletter.Stopped && bad == 0 {
+				rt.Fatal("it stops without a fault")
+			}
+		})
+	})
 }

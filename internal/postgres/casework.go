@@ -482,7 +482,7 @@ var countedSQL = `
 	  select payment_id, bool_or(state = 'open') as open
 	  from pollux.dead_letters
 	  where state <> 'resolved'
-	    and reason <> 'conflict'
+	    and not review
 	    and payment_id is not null
 	  group by payment_id
 	) d on d.payment_id = coalesce(p.id, j.payment_id)`

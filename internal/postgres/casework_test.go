@@ -15,7 +15,6 @@ import (
 	"pollux/internal/audit"
 	"pollux/internal/casework"
 	"pollux/internal/consumer"
-	"pollux/internal/deadletter"
 	"pollux/internal/gateway"
 	"pollux/internal/payment"
 	"pollux/internal/redelivery"
@@ -154,12 +153,12 @@ func TestWhatAnOperatorForcedIsContradictedByAConflictOnly(t *testing.T) {
 	}
 	// A person forces what is right, which closes it; only an operator may, and against the gateway only if it is meant.
 	r.mustAct(t, jobs[0].Payment, casework.Act{Verb: casework.Force, Status: payment.Succeeded})
-	if open := r.openLetters(t, deadletter.Filter{}); len(open) != 0 {
+	if open := r.openLetters(t, ""); len(open) != 0 {
 		t.Errorf("open: %v", open)
 	}
 	// The gateway says another thing: that is news.
 	r.exec(t, `update pollux.payments set status = 'cancelled', status_source = 'reconciliation' where id = $1`, int64(jobs[0].Payment))
-	if open := r.openLetters(t, deadletter.Filter{}); len(open) != 1 {
+	if open := r.openLetters(t, ""); len(open) != 1 {
 		t.Errorf("open: %v", open)
 	}
 	requireSound(t, r)

@@ -33,6 +33,7 @@ type record struct {
 	relay   *Relay
 	jobs    *Jobs
 	letters *Letters
+	replays *Replays
 }
 
 func newRecord(tb testing.TB) *record {
@@ -43,7 +44,7 @@ func newRecord(tb testing.TB) *record {
 func openRecord(tb testing.TB, url string) *record {
 	tb.Helper()
 	pool := open(tb, Options{URL: url, MaxConns: 16, Name: "test", Indexed: true})
-	return &record{url: url, pool: pool, relay: NewRelay(pool, 24*time.Hour, 30*24*time.Hour), jobs: NewJobs(pool), letters: NewLetters(pool)}
+	return &record{url: url, pool: pool, relay: NewRelay(pool, 24*time.Hour, 30*24*time.Hour), jobs: NewJobs(pool), letters: NewLetters(pool), replays: NewReplays(pool)}
 }
 
 func open(tb testing.TB, o Options) *pgxpool.Pool {

@@ -1,8 +1,12 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,65 +15,208 @@ import (
 	"pollux/internal/deadletter"
 )
 
-// Letters is the record as an operator's desk sees it. It is safe for concurrent use.
+// Letters is the record of dead letters. It is safe for concurrent use. Nothing here needs the broker.
 type Letters struct{ pool *pgxpool.Pool }
-
-var _ deadletter.Record = (*Letters)(nil)
 
 // NewLetters returns the record of dead letters.
 func NewLetters(pool *pgxpool.Pool) *Letters { return &Letters{pool: pool} }
 
-// letterColumns are the columns of a letter d with its payment p, in the order of scanLetter.
+// letterColumns are the columns of a letter d with its payment p and its active row a in a replay, in the order of letterFields.
 const letterColumns = `
 	d.id, d.payment_id, d.gateway, d.account, coalesce(p.reference, ''), d.class, d.amount_minor, coalesce(d.currency, ''), d.reason, d.state,
-	d.last_class, d.http_status, d.gateway_status, d.message, d.attempts, d.failures, d.deferrals, d.replays, d.created_at, d.died_at,
-	d.closed_at, coalesce(d.closed_by, '')`
+	d.fingerprint, d.owner, d.link, d.last_class, d.http_status, d.gateway_status, d.message, d.attempts, d.failures, d.deferrals, d.replays,
+	d.created_at, d.died_at, d.closed_at, coalesce(d.closed_by, ''), coalesce(a.replay_id, 0)`
+
+// letterTables are what they are read from.
+const letterTables = `
+	pollux.dead_letters d
+	left join pollux.payments p on p.id = d.payment_id
+	left join pollux.replay_items a on a.letter_id = d.id and a.state in ('chosen', 'queued')`
 
 func letterFields(l *deadletter.Letter) []any {
 	return []any{&l.ID, &l.PaymentID, &l.Gateway, &l.Account, &l.Reference, &l.Class, &l.AmountMinor, &l.Currency, &l.Reason, &l.State,
-		&l.LastClass, &l.HTTPStatus, &l.GatewayStatus, &l.Message, &l.Attempts, &l.Failures, &l.Deferrals, &l.Replays, &l.FirstDied, &l.LastDied,
-		&l.ClosedAt, &l.ClosedBy}
+		&l.Fingerprint, &l.Owner, &l.Link, &l.LastClass, &l.HTTPStatus, &l.GatewayStatus, &l.Message, &l.Attempts, &l.Failures, &l.Deferrals, &l.Replays,
+		&l.FirstDied, &l.LastDied, &l.ClosedAt, &l.ClosedBy, &l.Replay}
 }
 
-// List implements deadletter.Record.
+func scanLetter(row pgx.CollectableRow) (l deadletter.Letter, err error) {
+	return l, row.Scan(letterFields(&l)...)
+}
+
+// List returns a page of the letters that a filter chooses, the newest first.
 func (s *Letters) List(ctx context.Context, f deadletter.Filter, page deadletter.Page) ([]deadletter.Letter, error) {
-	state := f.State
-	if state == "" {
-		state = deadletter.Open
+	var c clauses
+	before := page.Before
+	if before <= 0 {
+		before = math.MaxInt64
 	}
 	rows, err := s.pool.Query(ctx, `
 		select `+letterColumns+`
-		from pollux.dead_letters d
-		left join pollux.payments p on p.id = d.payment_id
-		where ($1 = 'any' or d.state = $1)
-		  and ($2 = '' or d.gateway = $2)
-		  and ($3 = '' or d.account = $3)
-		  and ($4 = '' or d.class = $4)
-		  and ($5 = '' or d.reason = $5)
-		  and ($6::bigint = 0 or d.died_at <= now() - $6::bigint * interval '1 microsecond')
-		  and ($7::bigint = 0 or d.died_at >= now() - $7::bigint * interval '1 microsecond')
-		  and ($8::bigint = 0 or d.id < $8::bigint)
+		from `+letterTables+`
+		where `+c.filter(f.Opened())+`
+		  and d.id < `+c.arg(before)+`
 		order by d.id desc
-		limit $9`,
-		state, f.Gateway, f.Account, f.Class, f.Reason, f.Older.Microseconds(), f.Newer.Microseconds(), page.Before, page.Limit)
+		limit `+c.arg(page.Limit), c.args...)
 	if err != nil {
 		return nil, describe("listing dead letters", err)
 	}
-	letters, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l deadletter.Letter, err error) {
-		return l, row.Scan(letterFields(&l)...)
-	})
+	letters, err := pgx.CollectRows(rows, scanLetter)
 	return letters, describe("listing dead letters", err)
 }
 
-// Show implements deadletter.Record.
+// Each gives all letters that a filter chooses to fn, the newest first, page by page, and stops at the first error.
+func (s *Letters) Each(ctx context.Context, f deadletter.Filter, fn func(deadletter.Letter) error) error {
+	page := deadletter.Page{Limit: deadletter.MaxPage}
+	for {
+		letters, err := s.List(ctx, f, page)
+		if err != nil {
+			return err
+		}
+		for _, l := range letters {
+			if err := fn(l); err != nil {
+				return err
+			}
+			page.Before = l.ID
+		}
+		if len(letters) < page.Limit {
+			return nil
+		}
+	}
+}
+
+// tally is one row of groupsSQL: a part of a group.
+type tally struct {
+	Fingerprint, Gateway, Reason, Currency string
+	Letters, Amount, Newest                int64
+	LastHour, HourBefore, CameBack         int64
+	First, Last                            time.Time
+}
+
+// groupsSQL counts letters by fingerprint. As long as the filter asks for nothing else it is answered by the index dead_letters_groups alone.
+func groupsSQL(c *clauses, f deadletter.Filter) string {
+	from := "pollux.dead_letters d"
+	if f.Has("reference") || f.Has("text") {
+		from += " left join pollux.payments p on p.id = d.payment_id"
+	}
+	return `
+		select d.fingerprint, d.gateway, d.reason, coalesce(d.currency, ''), count(*), least(coalesce(sum(d.amount_minor), 0), ` + maxBigint + `)::bigint, max(d.id),
+		  count(*) filter (where d.died_at > now() - interval '1 hour'),
+		  count(*) filter (where d.died_at > now() - interval '2 hours' and d.died_at <= now() - interval '1 hour'),
+		  count(*) filter (where d.replays > 0),
+		  min(d.created_at), max(d.died_at)
+		from ` + from + `
+		where ` + c.filter(f.Opened()) + `
+		group by d.fingerprint, d.gateway, d.reason, d.currency`
+}
+
+const maxBigint = "9223372036854775807"
+
+// Groups returns the letters that a filter chooses by what they have in common, the largest n groups first, and how many groups there are.
+func (s *Letters) Groups(ctx context.Context, f deadletter.Filter, n int) ([]deadletter.Group, int, error) {
+	var parts []tally
+	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if indexed(f) {
+			if _, err := tx.Exec(ctx, `set local enable_seqscan = off; set local enable_bitmapscan = off; set local enable_indexscan = off; set local jit = off`); err != nil {
+				return err
+			}
+		}
+		var c clauses
+		rows, err := tx.Query(ctx, groupsSQL(&c, f), c.args...)
+		if err != nil {
+			return err
+		}
+		parts, err = pgx.CollectRows(rows, pgx.RowToStructByPos[tally])
+		return err
+	})
+	if err != nil {
+		return nil, 0, describe("grouping dead letters", err)
+	}
+	groups := fold(parts)
+	all := len(groups)
+	groups = groups[:min(n, all)]
+	return groups, all, s.samples(ctx, groups)
+}
+
+// groupable are the fields that the index dead_letters_groups has.
+var groupable = []string{"state", "fingerprint", "gateway", "reason", "currency", "amount", "first", "age", "replays", "id"}
+
+// indexed reports whether that index answers a filter alone. Its plan is then pinned to it: the table is many times as large.
+func indexed(f deadletter.Filter) bool {
+	return !slices.ContainsFunc(f.Terms, func(t deadletter.Term) bool { return !slices.Contains(groupable, t.Field) })
+}
+
+// fold makes groups of their parts, the largest first.
+func fold(parts []tally) []deadletter.Group {
+	found := map[string]*deadletter.Group{}
+	for _, t := range parts {
+		g := found[t.Fingerprint]
+		if g == nil {
+			g = &deadletter.Group{Fingerprint: t.Fingerprint, Money: map[string]int64{}, First: t.First, Last: t.Last}
+			found[t.Fingerprint] = g
+		}
+		g.Letters, g.LastHour, g.HourBefore, g.CameBack = g.Letters+t.Letters, g.LastHour+t.LastHour, g.HourBefore+t.HourBefore, g.CameBack+t.CameBack
+		if t.Currency != "" {
+			g.Money[t.Currency] = saturated(g.Money[t.Currency], t.Amount)
+		}
+		if t.First.Before(g.First) {
+			g.First = t.First
+		}
+		if t.Last.After(g.Last) {
+			g.Last = t.Last
+		}
+		g.Gateways, g.Reasons = insert(g.Gateways, t.Gateway), insert(g.Reasons, t.Reason)
+		g.Sample.ID = max(g.Sample.ID, t.Newest)
+	}
+	groups := make([]deadletter.Group, 0, len(found))
+	for _, fingerprint := range slices.Sorted(maps.Keys(found)) {
+		groups = append(groups, *found[fingerprint])
+	}
+	slices.SortStableFunc(groups, func(a, b deadletter.Group) int { return cmp.Compare(b.Letters, a.Letters) })
+	return groups
+}
+
+// saturated is a sum that ends at the largest amount there is.
+func saturated(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+func insert(list []string, s string) []string {
+	at, found := slices.BinarySearch(list, s)
+	if found {
+		return list
+	}
+	return slices.Insert(list, at, s)
+}
+
+// samples reads the newest letter of each group.
+func (s *Letters) samples(ctx context.Context, groups []deadletter.Group) error {
+	ids := make([]int64, len(groups))
+	for i, g := range groups {
+		ids[i] = g.Sample.ID
+	}
+	rows, err := s.pool.Query(ctx, `select `+letterColumns+` from `+letterTables+` where d.id = any ($1::bigint[])`, ids)
+	if err != nil {
+		return describe("reading dead letters", err)
+	}
+	letters, err := pgx.CollectRows(rows, scanLetter)
+	for _, l := range letters {
+		groups[slices.Index(ids, l.ID)].Sample = l
+	}
+	return describe("reading dead letters", err)
+}
+
+// Show returns all about a letter, or deadletter.ErrNotFound.
 func (s *Letters) Show(ctx context.Context, id int64) (deadletter.Details, error) {
 	var d deadletter.Details
-	fields := append(letterFields(&d.Letter), &d.PaymentStatus, &d.StatusDetail, &d.Policy, &d.Worker, &d.TraceID, &d.Subject, &d.Body, &d.TrackedAt)
+	fields := append(letterFields(&d.Letter), &d.Review, &d.PaymentStatus, &d.StatusDetail, &d.Classes, &d.FirstClass, &d.FirstMessage, &d.FirstAt, &d.Policy,
+		&d.PolicyHash, &d.Build, &d.Worker, &d.TraceID, &d.Subject, &d.Deliveries, &d.Body, &d.TrackedAt)
 	err := s.pool.QueryRow(ctx, `
-		select `+letterColumns+`, coalesce(p.status, ''), coalesce(p.status_detail, ''), d.policy, d.worker, d.trace_id, d.subject, d.body,
-		  coalesce(p.created_at, d.created_at)
-		from pollux.dead_letters d
-		left join pollux.payments p on p.id = d.payment_id
+		select `+letterColumns+`, d.review, coalesce(p.status, ''), coalesce(p.status_detail, ''), d.classes, d.first_class, d.first_message, d.first_at, d.policy,
+		  d.policy_hash, d.build, d.worker, d.trace_id, d.subject, d.deliveries, d.body, coalesce(p.created_at, d.created_at)
+		from `+letterTables+`
 		where d.id = $1`, id).Scan(fields...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return d, deadletter.ErrNotFound
@@ -78,8 +225,14 @@ func (s *Letters) Show(ctx context.Context, id int64) (deadletter.Details, error
 		return d, describe("reading a dead letter", err)
 	}
 	if d.PaymentID != nil {
-		d.Polls, err = s.polls(ctx, *d.PaymentID)
+		if d.Polls, err = s.polls(ctx, *d.PaymentID); err != nil {
+			return d, err
+		}
 	}
+	if d.Notes, err = s.notes(ctx, id); err != nil {
+		return d, err
+	}
+	d.InReplays, err = s.inReplays(ctx, id)
 	return d, err
 }
 
@@ -89,7 +242,7 @@ func (s *Letters) polls(ctx context.Context, payment int64) ([]deadletter.Attemp
 		from pollux.poll_attempts
 		where payment_id = $1
 		order by at desc
-		limit 100`, payment)
+		limit $2`, payment, deadletter.MaxPolls)
 	if err != nil {
 		return nil, describe("reading attempts", err)
 	}
@@ -97,119 +250,43 @@ func (s *Letters) polls(ctx context.Context, payment int64) ([]deadletter.Attemp
 	return polls, describe("reading attempts", err)
 }
 
-// replaySQL locks the dead jobs of open letters, in the order of their payments, and makes them due one gap after the other in the order
-// of the letters. Of two operators who replay the same letter one finds its job alive.
-const replaySQL = `
-	with chosen as materialized (
-	  select min(i.ord) as ord, d.id, d.payment_id
-	  from unnest($1::bigint[]) with ordinality as i(id, ord)
-	  join pollux.dead_letters d on d.id = i.id
-	  where d.state = 'open'
-	  group by d.id
-	), dead as materialized (
-	  select j.payment_id
-	  from pollux.poll_jobs j
-	  where j.payment_id = any (array(select payment_id from chosen))
-	    and j.state = 'dead'
-	  order by j.payment_id
-	  for update
-	), place as materialized (
-	  select c.id, c.payment_id, (row_number() over (order by c.ord) - 1) * $3::bigint + $2::bigint as delay
-	  from chosen c
-	  where c.payment_id in (select payment_id from dead)
-	), alive as (
-	  update pollux.poll_jobs j
-	  set state = 'scheduled',
-	      lane = 'replay',
-	      next_poll_at = now() + p.delay * interval '1 microsecond',
-	      window_started_at = now() + p.delay * interval '1 microsecond',
-	      attempts = 0, failures = 0, not_founds = 0, last_delay_ms = 0,
-	      replays = j.replays + 1, revision = j.revision + 1, updated_at = now()
-	  from place p
-	  where j.payment_id = p.payment_id
-	  returning p.id
-	)
-	update pollux.dead_letters l
-	set state = 'replaying'
-	from alive a
-	where l.id = a.id
-	  and l.state = 'open'
-	returning l.id`
-
-// Replay implements deadletter.Record.
-func (s *Letters) Replay(ctx context.Context, ids []int64, first, gap time.Duration) (deadletter.Outcome, error) {
-	var o deadletter.Outcome
-	err := again(ctx, s.pool, func(tx pgx.Tx) error {
-		o = deadletter.Outcome{}
-		rows, err := tx.Query(ctx, replaySQL, ids, first.Microseconds(), gap.Microseconds())
-		if err != nil {
-			return err
-		}
-		if o.Replayed, err = pgx.CollectRows(rows, pgx.RowTo[int64]); err != nil {
-			return err
-		}
-		o.Refused, err = refusals(ctx, tx, ids, o.Replayed)
-		return err
-	})
-	return o, describe("replaying dead letters", err)
-}
-
-// previewSQL reads the letters that a replay would replay, in the order of ids.
-const previewSQL = `
-	select ` + letterColumns + `
-	from (
-	  select id, min(ord) as ord
-	  from unnest($1::bigint[]) with ordinality as i(id, ord)
-	  group by id
-	) i
-	join pollux.dead_letters d on d.id = i.id
-	join pollux.poll_jobs j on j.payment_id = d.payment_id
-	left join pollux.payments p on p.id = d.payment_id
-	where d.state = 'open'
-	  and j.state = 'dead'
-	order by i.ord`
-
-// Preview implements deadletter.Record.
-func (s *Letters) Preview(ctx context.Context, ids []int64) (letters []deadletter.Letter, refused []deadletter.Refusal, err error) {
-	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, previewSQL, ids)
-		if err != nil {
-			return err
-		}
-		letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (l deadletter.Letter, err error) {
-			return l, row.Scan(letterFields(&l)...)
-		})
-		if err != nil {
-			return err
-		}
-		replayed := make([]int64, len(letters))
-		for i, l := range letters {
-			replayed[i] = l.ID
-		}
-		refused, err = refusals(ctx, tx, ids, replayed)
-		return err
-	})
-	return letters, refused, describe("looking at dead letters", err)
-}
-
-// refusals says why letters were not replayed.
-func refusals(ctx context.Context, tx pgx.Tx, ids, replayed []int64) ([]deadletter.Refusal, error) {
-	rows, err := tx.Query(ctx, `
-		select i.id,
-		  case
-		    when d.id is null then 'there is no such dead letter'
-		    when d.payment_id is null then 'its message belongs to no payment: there is nothing to poll'
-		    when p.status <> 'pending' then 'its payment is ' || p.status
-		    when d.state = 'replaying' then 'it is being replayed'
-		    when d.state <> 'open' then 'it is ' || d.state
-		    else 'its payment is polled already'
-		  end
-		from unnest($1::bigint[]) as i(id)
-		left join pollux.dead_letters d on d.id = i.id
-		left join pollux.payments p on p.id = d.payment_id
-		where i.id <> all ($2::bigint[])`, ids, replayed)
+func (s *Letters) notes(ctx context.Context, letter int64) ([]deadletter.Note, error) {
+	rows, err := s.pool.Query(ctx, `
+		select at, actor, login, text
+		from pollux.dead_letter_notes
+		where letter_id = $1
+		order by id`, letter)
 	if err != nil {
-		return nil, err
+		return nil, describe("reading notes", err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[deadletter.Refusal])
+	notes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deadletter.Note])
+	return notes, describe("reading notes", err)
+}
+
+func (s *Letters) inReplays(ctx context.Context, letter int64) ([]deadletter.InReplay, error) {
+	rows, err := s.pool.Query(ctx, `
+		select i.replay_id, r.created_by, i.state, i.verdict, i.detail, i.released_at, i.ended_at
+		from pollux.replay_items i
+		join pollux.replays r on r.id = i.replay_id
+		where i.letter_id = $1
+		order by i.replay_id`, letter)
+	if err != nil {
+		return nil, describe("reading replays", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r deadletter.InReplay, err error) {
+		var verdict deadletter.Verdict
+		var detail string
+		err = row.Scan(&r.Replay, &r.By, &r.State, &verdict, &detail, &r.ReleasedAt, &r.EndedAt)
+		r.Why = whyOf(r.State, verdict, detail)
+		return r, err
+	})
+	return all, describe("reading replays", err)
+}
+
+// whyOf says why a letter is in a state of a replay: of one that was not polled the verdict, of one that died again the reason.
+func whyOf(state string, v deadletter.Verdict, detail string) string {
+	if why := v.Why(detail); why != "" && (state == deadletter.Refused || state == deadletter.Final) {
+		return why
+	}
+	return detail
 }

@@ -99,7 +99,7 @@ func explain(tb testing.TB, url string, indexed bool) (*record, *explained) {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(pool.Close)
-	return &record{url: url, pool: pool, relay: NewRelay(pool, 24*time.Hour, 24*time.Hour), jobs: NewJobs(pool), letters: NewLetters(pool)}, &e
+	return &record{url: url, pool: pool, relay: NewRelay(pool, 24*time.Hour, 24*time.Hour), jobs: NewJobs(pool), letters: NewLetters(pool), replays: NewReplays(pool)}, &e
 }
 
 // hotBatch is how many rows each hot statement has to do with in the test of their plans.
@@ -140,7 +140,7 @@ func TestHotStatementsReadOnlyWhatTheyNeed(t *testing.T) {
 	services, services_ = explain(t, r.url, true)
 	callers, callers_ = explain(t, r.url, false)
 	t.Run("never analyzed", look)
-	r.exec(t, `analyze pollux.payments, pollux.poll_jobs, pollux.outbox, pollux.dead_letters, pollux.poll_attempts`)
+	r.exec(t, `analyze pollux.payments, pollux.poll_jobs, pollux.outbox, pollux.dead_letters, pollux.poll_attempts, pollux.replay_items`)
 	t.Run("analyzed", look)
 }
 
@@ -216,6 +216,8 @@ func fill(t testing.TB, r *record, n int) {
 		 select id, now(), now(), 1, 'pending', 200, '', 0, '', 'park', 'still_pending', 1, true, 1, 0, '', '', '' from pollux.payments order by id limit $1::int / 5`,
 		`insert into pollux.dead_letters (payment_id, gateway, reason, state, closed_at)
 		 select id, 'sim', 'attempts', 'resolved', now() from pollux.payments order by id limit $1::int / 5`,
+		`insert into pollux.replay_items (replay_id, ord, letter_id, payment_id, state)
+		 select -1 - id / 1000, id, id, payment_id, 'resolved' from pollux.dead_letters order by id limit $1::int / 5`,
 	} {
 		args := []any{n}
 		if !strings.Contains(sql, "$1") {
@@ -287,8 +289,8 @@ func hotStatements(t *testing.T, services, callers, operator *record, prefix str
 	for _, l := range letters[:3] {
 		ids = append(ids, l.ID)
 	}
-	if o, err := operator.letters.Replay(ctx, ids, time.Hour, time.Hour); err != nil || len(o.Replayed) != 3 {
-		t.Fatalf("replay: %+v, %v", o, err)
+	if o := operator.replay(t, ids); len(o.Released) != 3 {
+		t.Fatalf("replay: %+v", o)
 	}
 	// an operator and a webhook finish what is left; one is a late success
 	operator.exec(t, `update pollux.payments set status = 'failed', status_source = 'operator' where id = any ($1::bigint[]) and status = 'pending'`, idsOf(jobs[2:]))

@@ -23,12 +23,12 @@ const brokenSQL = `
 	    as "pending payments without a job",
 	  (select count(*) from pollux.poll_jobs j where not exists (select from pollux.payments p where p.id = j.payment_id and p.status = 'pending'))
 	    as "jobs without a pending payment",
-	  (select count(*) from pollux.dead_letters d join pollux.payments p on p.id = d.payment_id where d.state in ('open', 'replaying') and d.reason <> 'conflict' and p.status <> 'pending')
+	  (select count(*) from pollux.dead_letters d join pollux.payments p on p.id = d.payment_id where d.state in ('open', 'replaying', 'parked') and not d.review and p.status <> 'pending')
 	    as "letters open for a final payment",
 	  (select count(*) from pollux.poll_jobs j where j.state = 'dead' and not exists
-	    (select from pollux.dead_letters d where d.payment_id = j.payment_id and d.state = 'open'))
+	    (select from pollux.dead_letters d where d.payment_id = j.payment_id and d.state in ('open', 'parked', 'discarded')))
 	    as "dead jobs without an open letter",
-	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.state = 'open' and d.reason <> 'conflict' and not exists
+	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.state in ('open', 'parked') and not d.review and not exists
 	    (select from pollux.poll_jobs j where j.payment_id = d.payment_id and j.state = 'dead'))
 	    as "open letters whose job lives",
 	  (select count(*) from pollux.payments p where p.revision <>
@@ -41,7 +41,15 @@ const brokenSQL = `
 	    as "events with the same id",
 	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.replays + 1 <
 	    (select count(*) from pollux.outbox o where o.payment_id = d.payment_id and o.subject ~ '^payments\.dead\.' and o.body::json ->> 'dead_letter_id' = d.id::text))
-	    as "letters with more announcements than deaths"`
+	    as "letters with more announcements than deaths",
+	  (select count(*) from pollux.dead_letters d join pollux.poll_jobs j on j.payment_id = d.payment_id where d.state = 'replaying' and j.state = 'dead')
+	    as "replayed letters whose job is dead",
+	  (select count(*) from pollux.replay_items i where i.state = 'queued' and not exists
+	    (select from pollux.dead_letters d where d.id = i.letter_id and d.state = 'replaying'))
+	    as "queued letters that are not replayed",
+	  (select abs((select count(*) from pollux.replay_items where released_at is not null) -
+	    (select count(*) from pollux.audit_log where action = 'dlq.replay' and outcome = 'done')))
+	    as "releases that are not in the audit log, or the other way round"`
 
 // broken says which invariants do not hold.
 func broken(tb testing.TB, r *record) string {

@@ -284,7 +284,8 @@ const replayingSQL = `
 	set state = 'replaying'
 	from pollux.poll_jobs j
 	where d.payment_id = any ($1::bigint[])
-	  and d.state = 'open'
+	  and d.state in ('open', 'parked')
+	  and not d.review
 	  and j.payment_id = d.payment_id
 	  and j.state = 'scheduled'`
 

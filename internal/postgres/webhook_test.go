@@ -138,7 +138,7 @@ func TestWhatContradictsAFinalStatusIsForAPerson(t *testing.T) {
 	if got := r.status(t, ids[0]); got != "succeeded said webhook 1" {
 		t.Error(got)
 	}
-	if got := r.events(t, ids[0]); !strings.HasSuffix(got, "1-conflict-failed payments.dead.sim.conflict") {
+	if got := r.events(t, ids[0]); !strings.HasSuffix(got, "-conflict-1 payments.dead.sim.conflict") {
 		t.Error(got)
 	}
 	rows, err := r.webhooks().ListWebhooks(t.Context(), WebhookFilter{Decision: "people", Limit: 10})

@@ -342,9 +342,9 @@ func queueDeadLetters(batch *pgx.Batch, results []consumer.Result, verdicts []co
 		if r.Disposition.Verb != redelivery.DeadLetter || !verdicts[i].Applied {
 			continue
 		}
-		batch.Queue(`select pollux.bury($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		batch.Queue(`select pollux.bury($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
 			int64(r.Payment), string(r.Disposition.Reason), lastClass(r), int16(r.Answer.HTTPStatus), clean(r.Answer.GatewayStatus, maxStatus),
-			clean(r.Answer.Message, maxMessage), r.Policy, worker, r.TraceID, r.Body)
+			clean(r.Answer.Message, maxMessage), r.Policy, worker, r.TraceID, r.Body, r.PolicyHash, clean(r.Build, maxStatus))
 	}
 }
 

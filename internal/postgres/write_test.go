@@ -369,7 +369,7 @@ func TestADeadLetterHasAllThatAPersonNeeds(t *testing.T) {
 	body := events[0].Body
 	delete(body, "occurred_at")
 	if diff := cmp.Diff(map[string]any{"event_id": "1-dead-0-attempts", "dead_letter_id": 1.0, "payment_id": 1.0, "gateway": "sim", "account": "de", "class": "high_value",
-		"amount_minor": 4999.0, "currency": "EUR", "reason": "attempts", "last_class": "pending", "http_status": 200.0, "message": "still processing", "attempts": 13.0,
+		"amount_minor": 4999.0, "currency": "EUR", "reason": "attempts", "fingerprint": query[string](t, r, `select fingerprint from pollux.dead_letters`), "last_class": "pending", "http_status": 200.0, "message": "still processing", "attempts": 13.0,
 		"failures": 2.0, "deferrals": 1.0, "replays": 0.0}, body); diff != "" {
 		t.Error(diff)
 	}
@@ -385,14 +385,12 @@ func TestTheEndOfAPaymentClosesItsLetter(t *testing.T) {
 	requireSound(t, r)
 	r.exec(t, `update pollux.payments set status = 'succeeded', status_source = 'webhook' where id = 1`)
 	r.exec(t, `update pollux.payments set status = 'failed', status_source = 'operator' where id = 2`)
-	if _, err := r.letters.Replay(t.Context(), []int64{3}, 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	r.replay(t, []int64{3})
 	again := r.claim(t, 10, time.Minute)
 	d, a := resolve(payment.Succeeded)
 	r.write(t, result(again[0], r.read(t, again)[0], d, a))
 	got := query[string](t, r, `select string_agg(concat_ws(' ', payment_id, state, closed_by, closed_at is not null), ', ' order by id) from pollux.dead_letters`)
-	if want := "1 resolved webhook t, 2 resolved operator t, 3 resolved poll t, 4 open f"; got != want {
+	if want := "1 resolved webhook t, 2 resolved operator t, 3 resolved replay t, 4 open f"; got != want {
 		t.Errorf("%s, not %s", got, want)
 	}
 	requireSound(t, r)

@@ -3,6 +3,7 @@ package redelivery
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"time"
 )
@@ -44,6 +45,13 @@ type Policy struct {
 
 // maxOutageGrace is the longest outage grace: a person should hear within a month.
 const maxOutageGrace = 30 * 24 * time.Hour
+
+// Hash is the same for policies that decide the same, so that a person can tell whether a policy was changed since.
+func (p Policy) Hash() string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%+v", p)
+	return fmt.Sprintf("%08x", h.Sum32())
+}
 
 // Curve says how long to wait after the n-th time, n from 0. Either List is set, and its last element repeats, or the
 // delay is min(Cap, Base·2ⁿ).

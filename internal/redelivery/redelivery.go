@@ -104,7 +104,8 @@ const (
 	ReasonRefused       Reason = "refused"        // the database refuses to record it
 	ReasonUndecodable   Reason = "undecodable"    // the message cannot be read
 	ReasonUnpublishable Reason = "unpublishable"  // the broker refuses to take it
-	ReasonConflict      Reason = "conflict"       // the gateway contradicts a final status
+	ReasonConflict      Reason = "conflict"       // somebody contradicts a final status
+	ReasonLateSuccess   Reason = "late_success"   // it had failed, been cancelled or expired, and has succeeded
 )
 
 // Reasons are all reasons in a fixed order.
@@ -112,7 +113,7 @@ var Reasons = []Reason{
 	ReasonDue, ReasonUntracked, ReasonStale, ReasonAlreadyFinal, ReasonWithPerson, ReasonWatched, ReasonEarly, ReasonCircuitOpen, ReasonPaused,
 	ReasonLocal, ReasonResolved, ReasonStillPending, ReasonFailure, ReasonRateLimited, ReasonUnauthorized, ReasonNotFound,
 	ReasonUnknownStatus, ReasonMismatch, ReasonAttempts, ReasonFailures, ReasonWindow, ReasonDeadline, ReasonPoison, ReasonRefused, ReasonUndecodable, ReasonUnpublishable,
-	ReasonConflict,
+	ReasonConflict, ReasonLateSuccess,
 }
 
 // Disposition is how a delivery ends.

@@ -44,6 +44,14 @@ func Exponent(code string) (int, bool) {
 	return e, ok
 }
 
+// Codes returns the currencies with a number of decimals, in order.
+func Codes(exponent int) []string {
+	if exponent < 0 || exponent > MaxExponent {
+		return nil
+	}
+	return strings.Fields(byExponent[exponent])
+}
+
 // The errors of Minor.
 var (
 	ErrSyntax   = errors.New("not a decimal number")

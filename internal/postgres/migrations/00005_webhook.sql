@@ -77,6 +77,7 @@ begin
   from pollux.payments p
   where p.id = new.payment_id
     and p.status <> 'pending';
+  perform pollux.review(new.payment_id, 'conflict', 'notification', coalesce(new.status, ''), new.why);
   return null;
 end $$;
 -- +goose StatementEnd

@@ -1,0 +1,917 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"pollux/internal/audit"
+	"pollux/internal/deadletter"
+	"pollux/internal/payment/currency"
+)
+
+// Replays is the record of replays. It is safe for concurrent use.
+type Replays struct{ pool *pgxpool.Pool }
+
+// NewReplays returns the record of replays.
+func NewReplays(pool *pgxpool.Pool) *Replays { return &Replays{pool: pool} }
+
+// replayTarget names a replay in the audit log.
+func replayTarget(id int64) string { return "replay:" + strconv.FormatInt(id, 10) }
+
+// replayState is a replay in the audit log.
+type replayState struct {
+	State    string           `json:"state"`
+	Why      string           `json:"why,omitempty"`
+	Letters  int              `json:"letters,omitempty"`
+	Money    map[string]int64 `json:"money,omitempty"`
+	Checksum string           `json:"checksum,omitempty"`
+}
+
+// orderedSQL is a selection with a verdict on each letter, in the order of a replay: what is polled first, of that one letter of each fingerprint, then by
+// priority.
+func orderedSQL(c *clauses, o deadletter.Order) string {
+	prior := "s.died_at, s.id"
+	if o.Priority == deadletter.ByMoney {
+		prior = fmt.Sprintf("s.amount_minor / power(10::numeric, case when s.currency = any (%s::text[]) then 0 when s.currency = any (%s::text[]) then 3 when s.currency = any (%s::text[]) then 4 else 2 end) desc nulls last, s.id",
+			c.arg(currency.Codes(0)), c.arg(currency.Codes(3)), c.arg(currency.Codes(4)))
+	}
+	most := c.arg(o.MaxTimes)
+	return `
+		selected as materialized (
+		  select d.id, d.payment_id, d.gateway, d.fingerprint, d.amount_minor, d.currency, d.died_at,
+		    case
+		      when d.payment_id is null then 'no_payment'
+		      when p.status <> 'pending' then 'already_final'
+		      when a.replay_id is not null then 'in_another_replay'
+		      when d.state <> 'open' then 'not_open'
+		      when j.state is distinct from 'dead' then 'already_polled'
+		      when ` + most + `::int > 0 and d.replays >= ` + most + `::int then 'replayed_too_often'
+		      when p.expires_at <= now() then 'deadline_passed'
+		      else 'would_be_polled'
+		    end as verdict,
+		    case
+		      when p.status <> 'pending' then p.status
+		      when a.replay_id is not null then a.replay_id::text
+		      when d.state <> 'open' then d.state
+		      when ` + most + `::int > 0 and d.replays >= ` + most + `::int then d.replays::text
+		      else ''
+		    end as detail
+		  from ` + letterTables + `
+		  left join pollux.poll_jobs j on j.payment_id = d.payment_id
+		  where ` + c.selection(o.Selection) + `
+		  limit ` + c.arg(deadletter.MaxReplay+1) + `
+		), judged as (
+		  select s.*, s.verdict in ('would_be_polled', 'deadline_passed') as polled,
+		    row_number() over (partition by s.fingerprint, s.verdict in ('would_be_polled', 'deadline_passed') order by ` + prior + `) as nth
+		  from selected s
+		), ordered as (
+		  select s.*, row_number() over (order by not s.polled, least(s.nth, 2), ` + prior + `) as ord
+		  from judged s
+		)`
+}
+
+// Create freezes the selection of an order and makes a replay of it, in one transaction. A request id that was used before returns the replay that was made for it
+// and false. Letters that were replayed too often are put aside.
+func (s *Replays) Create(ctx context.Context, o deadletter.Order, by By) (r deadletter.Replay, fresh bool, err error) {
+	o.Selection = o.Selection.Distinct()
+	err = again(ctx, s.pool, func(tx pgx.Tx) error {
+		// One selection after the other: what one has chosen the next one sees.
+		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('pollux.replays', 0))`); err != nil {
+			return err
+		}
+		var err error
+		if r, err = known(ctx, tx, o); !errors.Is(err, deadletter.ErrNoReplay) {
+			fresh = false
+			return err
+		}
+		var id int64
+		fresh = true
+		err = tx.QueryRow(ctx, `
+			insert into pollux.replays (request_id, selection, reason, priority, stage, created_by)
+			values ($1, $2, $3, $4, $5, $6)
+			returning id`, o.RequestID, o.Text(), by.Reason, string(o.Priority), firstStage(o), by.Name).Scan(&id)
+		if err != nil {
+			return err
+		}
+		if err := freeze(ctx, tx, id, o, by); err != nil {
+			return err
+		}
+		if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
+			return err
+		}
+		return writeAct(ctx, tx, by.act("replay.create", audit.Done, []audit.Change{{Target: replayTarget(id),
+			After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum}}}))
+	})
+	return r, fresh, describe("making a replay", err)
+}
+
+func firstStage(o deadletter.Order) int {
+	if o.NoCanary {
+		return len(deadletter.Canary)
+	}
+	return 0
+}
+
+// known is the replay that was made for a request before.
+func known(ctx context.Context, tx pgx.Tx, o deadletter.Order) (deadletter.Replay, error) {
+	r, err := readReplay(ctx, tx, "r.request_id = $1", o.RequestID)
+	if err == nil && r.Selection != o.Text() {
+		return r, fmt.Errorf("%w: %d, of %.200s", deadletter.ErrOther, r.ID, r.Selection)
+	}
+	return r, err
+}
+
+// freeze writes the rows of a replay and what they add up to.
+func freeze(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, by By) error {
+	var c clauses
+	me := c.arg(id)
+	tag, err := tx.Exec(ctx, `
+		with `+orderedSQL(&c, o)+`
+		insert into pollux.replay_items (replay_id, ord, letter_id, payment_id, gateway, fingerprint, amount_minor, currency, state, verdict, detail, ended_at)
+		select `+me+`, ord, id, payment_id, gateway, fingerprint, amount_minor, currency,
+		  case when polled then 'chosen' when verdict = 'already_final' then 'final' else 'refused' end, verdict, detail, case when not polled then now() end
+		from ordered`, c.args...)
+	if err != nil {
+		return err
+	}
+	if tag.RowsAffected() > deadletter.MaxReplay {
+		return fmt.Errorf("more than %d letters are chosen; narrow the filter", deadletter.MaxReplay)
+	}
+	if err := nameMissing(ctx, tx, id, o, tag.RowsAffected()); err != nil {
+		return err
+	}
+	if err := putAside(ctx, tx, id, by); err != nil {
+		return err
+	}
+	return sum(ctx, tx, id, o)
+}
+
+// nameMissing adds the ids that are no letters.
+func nameMissing(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, found int64) error {
+	if found == int64(len(o.Selection.IDs)) || !o.Selection.ByID() {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		insert into pollux.replay_items (replay_id, ord, letter_id, state, verdict, ended_at)
+		select $1, $2 + row_number() over (order by i.id), i.id, 'refused', 'missing', now()
+		from unnest($3::bigint[]) as i(id)
+		where not exists (select from pollux.dead_letters d where d.id = i.id)`, id, found, o.Selection.IDs)
+	return err
+}
+
+// putAside parks the letters that were replayed too often.
+func putAside(ctx context.Context, tx pgx.Tx, id int64, by By) error {
+	rows, err := tx.Query(ctx, `
+		update pollux.dead_letters d
+		set state = 'parked'
+		from pollux.replay_items i
+		where i.replay_id = $1
+		  and i.verdict = 'replayed_too_often'
+		  and d.id = i.letter_id
+		  and d.state = 'open'
+		returning d.id`, id)
+	if err != nil {
+		return err
+	}
+	parked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil || len(parked) == 0 {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		insert into pollux.dead_letter_notes (letter_id, actor, text)
+		select id, $2, 'put aside: replayed too often'
+		from unnest($1::bigint[]) as i(id)`, parked, by.Name)
+	if err != nil {
+		return err
+	}
+	changes := make([]audit.Change, len(parked))
+	for i, letter := range parked {
+		changes[i] = audit.Change{Target: audit.Letter(letter), Before: letterState{State: deadletter.Open}, After: letterState{State: deadletter.Parked, Replay: id}}
+	}
+	return writeAct(ctx, tx, by.act("dlq.park", audit.Done, changes))
+}
+
+// sum writes what was chosen, how fast it goes and whether a second person must agree.
+func sum(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order) error {
+	var gateways []string
+	var letters int
+	var checksum string
+	err := tx.QueryRow(ctx, `
+		select coalesce(array_agg(distinct gateway), '{}'), count(*),
+		  encode(sha256(convert_to(coalesce(string_agg(letter_id || ' ' || payment_id || ' ' || amount_minor || currency, ',' order by ord), ''), 'UTF8')), 'hex')
+		from pollux.replay_items
+		where replay_id = $1
+		  and state = 'chosen'`, id).Scan(&gateways, &letters, &checksum)
+	if err != nil {
+		return err
+	}
+	money, err := moneyOf(ctx, tx, `from pollux.replay_items where replay_id = $1 and state = 'chosen' and currency is not null`, id)
+	if err != nil {
+		return err
+	}
+	rate, err := o.Rate.Of(o.Limits, gateways)
+	if err != nil {
+		return err
+	}
+	if err := deadletter.CheckDuration(letters, rate); err != nil {
+		return err
+	}
+	state, why := deadletter.Running, o.Approval.Needed(letters, money)
+	switch {
+	case letters == 0:
+		state = deadletter.Done
+	case why != "":
+		state = deadletter.AwaitingApproval
+	}
+	_, err = tx.Exec(ctx, `
+		update pollux.replays
+		set letters = $2, money = $3, gateways = $4, checksum = $5, rate = $6, state = $7, why = $8, ended_at = case when $7 = 'done' then now() end
+		where id = $1`, id, letters, money, gateways, checksum, rate, state, why)
+	return err
+}
+
+// moneyOf sums amounts by currency.
+func moneyOf(ctx context.Context, db queryer, from string, args ...any) (map[string]int64, error) {
+	rows, err := db.Query(ctx, `select currency, least(sum(amount_minor), `+maxBigint+`)::bigint `+from+` group by currency`, args...)
+	if err != nil {
+		return nil, err
+	}
+	money := map[string]int64{}
+	var code string
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&code, &n}, func() error {
+		money[code] = n
+		return nil
+	})
+	return money, err
+}
+
+// queryer is what a pool and a transaction have in common.
+type queryer interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Preview says what Create would do now, with the first n letters. It changes nothing.
+func (s *Replays) Preview(ctx context.Context, o deadletter.Order, n int) (p deadletter.Preview, err error) {
+	o.Selection = o.Selection.Distinct()
+	p = deadletter.Preview{Money: map[string]int64{}, Verdicts: map[deadletter.Verdict]int{}}
+	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if err := survey(ctx, tx, o, &p); err != nil {
+			return err
+		}
+		p.First, err = first(ctx, tx, o, n)
+		return err
+	})
+	if err != nil {
+		return p, describe("looking at dead letters", err)
+	}
+	missing(&p, o, n)
+	if p.Rate, err = o.Rate.Of(o.Limits, p.Gateways); err != nil {
+		return p, err
+	}
+	p.Approval = o.Approval.Needed(p.Letters, p.Money)
+	return p, deadletter.CheckDuration(p.Letters, p.Rate)
+}
+
+// survey counts what would become of a selection.
+func survey(ctx context.Context, tx pgx.Tx, o deadletter.Order, p *deadletter.Preview) error {
+	var c clauses
+	rows, err := tx.Query(ctx, `
+		with `+orderedSQL(&c, o)+`
+		select verdict, polled, gateway, coalesce(currency, ''), count(*), least(coalesce(sum(amount_minor), 0), `+maxBigint+`)::bigint
+		from judged
+		group by 1, 2, 3, 4`, c.args...)
+	if err != nil {
+		return err
+	}
+	var verdict deadletter.Verdict
+	var polled bool
+	var gateway, code string
+	var letters int
+	var money int64
+	_, err = pgx.ForEachRow(rows, []any{&verdict, &polled, &gateway, &code, &letters, &money}, func() error {
+		p.Verdicts[verdict] += letters
+		if polled {
+			p.Letters, p.Gateways = p.Letters+letters, insert(p.Gateways, gateway)
+			p.Money[code] = saturated(p.Money[code], money)
+		}
+		return nil
+	})
+	return err
+}
+
+func first(ctx context.Context, tx pgx.Tx, o deadletter.Order, n int) ([]deadletter.Previewed, error) {
+	var c clauses
+	rows, err := tx.Query(ctx, `
+		with `+orderedSQL(&c, o)+`
+		select `+letterColumns+`, o.verdict, o.detail
+		from (select id, ord, verdict, detail from ordered order by ord limit `+c.arg(n)+`) o
+		join pollux.dead_letters d on d.id = o.id
+		left join pollux.payments p on p.id = d.payment_id
+		left join pollux.replay_items a on a.letter_id = d.id and a.state in ('chosen', 'queued')
+		order by o.ord`, c.args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (v deadletter.Previewed, err error) {
+		err = row.Scan(append(letterFields(&v.Letter), &v.Verdict, &v.Detail)...)
+		v.Why = v.Verdict.Why(v.Detail)
+		return v, err
+	})
+}
+
+// missing adds the ids that are no letters.
+func missing(p *deadletter.Preview, o deadletter.Order, n int) {
+	found := 0
+	for _, letters := range p.Verdicts {
+		found += letters
+	}
+	if !o.Selection.ByID() || found == len(o.Selection.IDs) {
+		return
+	}
+	p.Verdicts[deadletter.Missing] = len(o.Selection.IDs) - found
+	seen := map[int64]bool{}
+	for _, l := range p.First {
+		seen[l.ID] = true
+	}
+	for _, id := range o.Selection.IDs {
+		if !seen[id] && len(p.First) < n {
+			p.First = append(p.First, deadletter.Previewed{Letter: deadletter.Letter{ID: id}, Verdict: deadletter.Missing, Why: deadletter.Missing.Why("")})
+		}
+	}
+}
+
+const replayColumns = `
+	r.id, r.request_id, r.selection, r.reason, r.state, r.why, r.letters, r.money, r.gateways, r.checksum, r.rate, r.priority, r.stage, r.created_at,
+	r.created_by, r.login, coalesce(r.approved_by, ''), r.approved_at, r.ended_at, r.driver, r.driven_at`
+
+func replayFields(r *deadletter.Replay) []any {
+	return []any{&r.ID, &r.RequestID, &r.Selection, &r.Reason, &r.State, &r.Why, &r.Letters, &r.Money, &r.Gateways, &r.Checksum, &r.Rate, &r.Priority, &r.Stage,
+		&r.CreatedAt, &r.CreatedBy, &r.Login, &r.ApprovedBy, &r.ApprovedAt, &r.EndedAt, &r.Driver, &r.DrivenAt}
+}
+
+// readReplay reads a replay with its counts. where is a condition on r whose only argument is $1.
+func readReplay(ctx context.Context, db queryer, where string, arg any) (r deadletter.Replay, err error) {
+	err = db.QueryRow(ctx, `select `+replayColumns+` from pollux.replays r where `+where, arg).Scan(replayFields(&r)...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, deadletter.ErrNoReplay
+	}
+	if err != nil {
+		return r, err
+	}
+	r.Counts, err = countItems(ctx, db, r.ID)
+	return r, err
+}
+
+func countItems(ctx context.Context, db queryer, id int64) (c deadletter.Counts, err error) {
+	err = db.QueryRow(ctx, `
+		select
+		  count(*) filter (where state = 'chosen'),
+		  count(*) filter (where state = 'queued'),
+		  count(*) filter (where state = 'queued' and answered_at is not null),
+		  count(*) filter (where state = 'resolved'),
+		  count(*) filter (where state = 'failed_again'),
+		  count(*) filter (where state = 'failed_again' and came_back),
+		  count(*) filter (where state = 'final'),
+		  count(*) filter (where state = 'refused'),
+		  count(*) filter (where state = 'cancelled'),
+		  count(*) filter (where state = 'undone')
+		from pollux.replay_items
+		where replay_id = $1`, id).Scan(&c.Chosen, &c.Queued, &c.Answered, &c.Resolved, &c.FailedAgain, &c.CameBack, &c.Final, &c.Refused, &c.Cancelled, &c.Undone)
+	return c, err
+}
+
+// Replay returns a replay as it stands, or deadletter.ErrNoReplay.
+func (s *Replays) Replay(ctx context.Context, id int64) (deadletter.Replay, error) {
+	r, err := readReplay(ctx, s.pool, "r.id = $1", id)
+	return r, describe("reading a replay", err)
+}
+
+// List returns the newest n replays.
+func (s *Replays) List(ctx context.Context, n int) ([]deadletter.Replay, error) {
+	rows, err := s.pool.Query(ctx, `select `+replayColumns+` from pollux.replays r order by r.id desc limit $1`, n)
+	if err != nil {
+		return nil, describe("listing replays", err)
+	}
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r deadletter.Replay, err error) { return r, row.Scan(replayFields(&r)...) })
+	for i := range all {
+		if err == nil {
+			all[i].Counts, err = countItems(ctx, s.pool, all[i].ID)
+		}
+	}
+	return all, describe("listing replays", err)
+}
+
+// Items gives what became of each letter of a replay to fn, in the order of the replay, and stops at the first error.
+func (s *Replays) Items(ctx context.Context, id int64, fn func(deadletter.Item) error) error {
+	after := int64(0)
+	for {
+		rows, err := s.pool.Query(ctx, `
+			select `+itemColumns+`
+			from pollux.replay_items i
+			left join pollux.payments p on p.id = i.payment_id
+			where i.replay_id = $1
+			  and i.ord > $2
+			order by i.ord
+			limit $3`, id, after, deadletter.MaxPage)
+		if err != nil {
+			return describe("reading the letters of a replay", err)
+		}
+		items, err := pgx.CollectRows(rows, scanItem)
+		if err != nil {
+			return describe("reading the letters of a replay", err)
+		}
+		for _, i := range items {
+			if err := fn(i); err != nil {
+				return err
+			}
+			after = i.Ord
+		}
+		if len(items) < deadletter.MaxPage {
+			return nil
+		}
+	}
+}
+
+// Left returns the first n letters of a replay that were left alone.
+func (s *Replays) Left(ctx context.Context, id int64, n int) ([]deadletter.Item, error) {
+	rows, err := s.pool.Query(ctx, `
+		select `+itemColumns+`
+		from pollux.replay_items i
+		left join pollux.payments p on p.id = i.payment_id
+		where i.replay_id = $1
+		  and i.state in ('refused', 'final')
+		order by i.ord
+		limit $2`, id, n)
+	if err != nil {
+		return nil, describe("reading the letters of a replay", err)
+	}
+	items, err := pgx.CollectRows(rows, scanItem)
+	return items, describe("reading the letters of a replay", err)
+}
+
+// itemColumns are the columns of a row i of a replay with its payment p, in the order of scanItem.
+const itemColumns = `
+	i.ord, i.letter_id, i.payment_id, i.gateway, coalesce(p.reference, ''), i.amount_minor, coalesce(i.currency, ''), i.state, i.verdict, i.detail,
+	i.came_back, coalesce(p.status, ''), i.released_at, i.ended_at`
+
+func scanItem(row pgx.CollectableRow) (i deadletter.Item, err error) {
+	var verdict deadletter.Verdict
+	var detail string
+	err = row.Scan(&i.Ord, &i.Letter, &i.Payment, &i.Gateway, &i.Reference, &i.AmountMinor, &i.Currency, &i.State, &verdict, &detail, &i.CameBack, &i.Status,
+		&i.ReleasedAt, &i.EndedAt)
+	i.Why = whyOf(i.State, verdict, detail)
+	return i, err
+}
+
+// lockReplay locks a replay: whoever has it is the only one who takes it further.
+func lockReplay(ctx context.Context, tx pgx.Tx, id int64) (r deadletter.Replay, err error) {
+	err = tx.QueryRow(ctx, `select `+replayColumns+` from pollux.replays r where r.id = $1 for update`, id).Scan(replayFields(&r)...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, deadletter.ErrNoReplay
+	}
+	return r, err
+}
+
+// turn is what an operator does with a replay as a whole.
+type turn struct {
+	verb, done string   // as in "approve", "approved"
+	from       []string // the states in which it can be done
+	refuses    func(deadletter.Replay) error
+	do         func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error
+}
+
+// turn does something with a replay and writes it to the audit log, as it does a refusal.
+func (s *Replays) turn(ctx context.Context, id int64, by By, t turn) (r deadletter.Replay, err error) {
+	var refusal error
+	err = again(ctx, s.pool, func(tx pgx.Tx) error {
+		before, err := lockReplay(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if refusal = t.refusal(before); refusal != nil {
+			r = before
+			return writeAct(ctx, tx, By{by.Actor, by.Reason + ": " + refusal.Error()}.act("replay."+t.verb, audit.Refused,
+				[]audit.Change{{Target: replayTarget(id), Before: replayState{State: before.State}}}))
+		}
+		if err := t.do(ctx, tx, before); err != nil {
+			return err
+		}
+		if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
+			return err
+		}
+		return writeAct(ctx, tx, by.act("replay."+t.verb, audit.Done, []audit.Change{{Target: replayTarget(id),
+			Before: replayState{State: before.State}, After: replayState{State: r.State}}}))
+	})
+	if err != nil {
+		return r, describe("changing a replay", err)
+	}
+	return r, refusal
+}
+
+func (t turn) refusal(r deadletter.Replay) error {
+	for _, s := range t.from {
+		if r.State == s {
+			if t.refuses == nil {
+				return nil
+			}
+			return t.refuses(r)
+		}
+	}
+	return &deadletter.StateError{ID: r.ID, State: r.State, Verb: t.done}
+}
+
+// Approve lets a replay begin that waits for a second person. It returns deadletter.ErrSamePerson to whoever asked for it.
+func (s *Replays) Approve(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
+	return s.turn(ctx, id, by, turn{
+		verb: "approve", done: "approved", from: []string{deadletter.AwaitingApproval},
+		refuses: func(r deadletter.Replay) error {
+			if r.CreatedBy == by.Name {
+				return deadletter.ErrSamePerson
+			}
+			return nil
+		},
+		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
+			_, err := tx.Exec(ctx, `update pollux.replays set state = 'running', why = '', approved_by = $2, approved_at = now(), next_release_at = now() where id = $1`, id, by.Name)
+			return err
+		},
+	})
+}
+
+// Cancel ends a replay: nothing more is released, and what was not is open as before.
+func (s *Replays) Cancel(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
+	return s.turn(ctx, id, by, turn{
+		verb: "cancel", done: "cancelled", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped},
+		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
+			return endReplay(ctx, tx, id, deadletter.Cancelled)
+		},
+	})
+}
+
+// Resume lets a replay go on that has stopped, from its canary on.
+func (s *Replays) Resume(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
+	return s.turn(ctx, id, by, turn{
+		verb: "resume", done: "resumed", from: []string{deadletter.Stopped},
+		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
+			_, err := tx.Exec(ctx, `
+				update pollux.replays
+				set state = 'running', why = '', ended_at = null, stage = case when stage >= $2 and leg = 0 then stage else 0 end, leg = leg + 1, next_release_at = now()
+				where id = $1`, id, len(deadletter.Canary))
+			return err
+		},
+	})
+}
+
+// Undo ends a replay and takes back what was released and that nobody has polled yet: it is with a person as before, and the replay is not counted.
+func (s *Replays) Undo(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
+	return s.turn(ctx, id, by, turn{
+		verb: "undo", done: "undone", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped, deadletter.Cancelled, deadletter.Done},
+		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
+			if err := endReplay(ctx, tx, id, deadletter.Undone); err != nil {
+				return err
+			}
+			taken, err := takeBack(ctx, tx, id)
+			if err != nil {
+				return err
+			}
+			return writeAct(ctx, tx, by.act("dlq.undo", audit.Done, taken))
+		},
+	})
+}
+
+func endReplay(ctx context.Context, tx pgx.Tx, id int64, state string) error {
+	if _, err := tx.Exec(ctx, `update pollux.replays set state = $2, ended_at = now() where id = $1`, id, state); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, `update pollux.replay_items set state = $2, ended_at = now() where replay_id = $1 and state = 'chosen'`, id, state)
+	return err
+}
+
+// takeBackSQL makes jobs dead again that nobody has claimed since they were made due, with the counters that they died with.
+const takeBackSQL = `
+	with waiting as materialized (
+	  select j.payment_id, i.letter_id
+	  from pollux.replay_items i
+	  join pollux.poll_jobs j on j.payment_id = i.payment_id
+	  where i.replay_id = $1
+	    and i.state = 'queued'
+	    and j.state = 'scheduled'
+	    and j.revision = i.revision
+	  order by j.payment_id
+	  for update of j
+	), dead as (
+	  update pollux.poll_jobs j
+	  set state = 'dead', attempts = d.attempts, failures = d.failures, deferrals = d.deferrals, replays = d.replays, revision = j.revision + 1, updated_at = now()
+	  from waiting w
+	  join pollux.dead_letters d on d.id = w.letter_id
+	  where j.payment_id = w.payment_id
+	    and j.state = 'scheduled'
+	  returning w.letter_id
+	)
+	update pollux.dead_letters l
+	set state = 'open'
+	from dead
+	where l.id = dead.letter_id
+	  and l.state = 'replaying'
+	returning l.id, l.replays`
+
+func takeBack(ctx context.Context, tx pgx.Tx, id int64) ([]audit.Change, error) {
+	rows, err := tx.Query(ctx, takeBackSQL, id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (audit.Change, error) {
+		var letter int64
+		var times int
+		err := row.Scan(&letter, &times)
+		counted := times + 1
+		return audit.Change{Target: audit.Letter(letter), Before: letterState{State: deadletter.Replaying, Replay: id, Times: &counted},
+			After: letterState{State: deadletter.Open, Times: &times}}, err
+	})
+}
+
+// Drive is Replays for a driver. It releases in the name of whoever drives.
+type Drive struct {
+	*Replays
+	By By
+}
+
+var _ deadletter.Stepper = Drive{}
+
+// Step implements deadletter.Stepper.
+func (s Drive) Step(ctx context.Context, id int64, next func(deadletter.Progress) deadletter.Deed) (p deadletter.Progress, deed deadletter.Deed, err error) {
+	err = again(ctx, s.pool, func(tx pgx.Tx) error {
+		if p, err = progress(ctx, tx, id); err != nil {
+			return err
+		}
+		deed = next(p)
+		if err := s.carryOut(ctx, tx, &p, deed); err != nil {
+			return err
+		}
+		return noteAnswers(ctx, tx, id)
+	})
+	return p, deed, describe("driving a replay", err)
+}
+
+// progress locks a replay and reads where it stands.
+func progress(ctx context.Context, tx pgx.Tx, id int64) (p deadletter.Progress, err error) {
+	if p.Replay, err = lockReplay(ctx, tx, id); err != nil {
+		return p, err
+	}
+	if p.Counts, err = countItems(ctx, tx, id); err != nil {
+		return p, err
+	}
+	var wait float64
+	err = tx.QueryRow(ctx, `
+		select
+		  case when next_release_at <= now() + $2::bigint * interval '1 microsecond'
+		    then least(floor(extract(epoch from now() - greatest(next_release_at, now()) + $2::bigint * interval '1 microsecond') * rate)::bigint + 1, 1000000) else 0 end,
+		  greatest(extract(epoch from next_release_at - now() - $2::bigint * interval '1 microsecond'), 0)::float8
+		from pollux.replays
+		where id = $1`, id, deadletter.Ahead.Microseconds()).Scan(&p.Ready, &wait)
+	if err != nil {
+		return p, err
+	}
+	p.Wait = time.Duration(wait * float64(time.Second))
+	p.Leg, err = legOf(ctx, tx, p)
+	return p, err
+}
+
+// legOf counts what was released since the stage began. While only a few are tried, a failed call with the fingerprint of before counts as soon as it is
+// recorded: whether the payment dies of it may take a day to know.
+func legOf(ctx context.Context, tx pgx.Tx, p deadletter.Progress) (l deadletter.Leg, err error) {
+	if p.State != deadletter.Running {
+		return l, nil
+	}
+	err = tx.QueryRow(ctx, `
+		select count(*), count(*) filter (where i.state = 'queued' and i.answered_at is null), count(*) filter (where i.came_back),
+		  count(*) filter (where i.state in ('resolved', 'failed_again'))
+		from pollux.replay_items i
+		join pollux.replays r on r.id = i.replay_id
+		where i.replay_id = $1
+		  and i.leg = r.leg`, p.ID).Scan(&l.Released, &l.Unanswered, &l.CameBack, &l.Ended)
+	if err != nil || p.Stage >= len(deadletter.Canary) {
+		return l, err
+	}
+	var failing int64
+	err = tx.QueryRow(ctx, `
+		select count(*)
+		from pollux.replay_items i
+		join pollux.replays r on r.id = i.replay_id
+		cross join lateral (
+		  select a.*
+		  from pollux.poll_attempts a
+		  where a.payment_id = i.payment_id
+		    and a.at >= i.released_at
+		  order by a.at desc
+		  limit 1
+		) a
+		where i.replay_id = $1
+		  and i.leg = r.leg
+		  and i.state = 'queued'
+		  and a.class in ('transport', 'malformed', 'not_found', 'unknown_status', 'mismatch')
+		  and pollux.fingerprint(a.class, a.http_status, a.gateway_status, a.message) = i.fingerprint`, p.ID).Scan(&failing)
+	l.CameBack += failing
+	return l, err
+}
+
+// carryOut does a deed and brings the progress up to date with it.
+func (s Drive) carryOut(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, d deadletter.Deed) error {
+	switch {
+	case d.Stop != "":
+		p.State, p.Why = deadletter.Stopped, d.Stop
+		return s.end(ctx, tx, p, "replay.stop")
+	case d.Finish:
+		p.State = deadletter.Done
+		return s.end(ctx, tx, p, "replay.finish")
+	case d.Advance:
+		p.Stage++
+		_, err := tx.Exec(ctx, `update pollux.replays set stage = $2, leg = leg + 1 where id = $1`, p.ID, p.Stage)
+		return err
+	case d.Release > 0:
+		return s.release(ctx, tx, p, d.Release)
+	}
+	return nil
+}
+
+func (s Drive) end(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, action string) error {
+	_, err := tx.Exec(ctx, `update pollux.replays set state = $2, why = $3, ended_at = now() where id = $1`, p.ID, p.State, p.Why)
+	if err != nil {
+		return err
+	}
+	return writeAct(ctx, tx, s.By.act(action, audit.Done, []audit.Change{{Target: replayTarget(p.ID),
+		Before: replayState{State: deadletter.Running}, After: replayState{State: p.State, Why: p.Why}}}))
+}
+
+// queueItemsSQL makes the dead jobs of open letters due, one gap after the other. It locks jobs in the order of their payments and then the letters, like
+// everybody; of two who want the same one, one finds its job alive.
+const queueItemsSQL = `
+	with next as materialized (
+	  select i.ord, i.letter_id, i.payment_id
+	  from unnest($2::int[], $3::bigint[], $4::bigint[]) as i(ord, letter_id, payment_id)
+	), dead as materialized (
+	  select j.payment_id
+	  from pollux.poll_jobs j
+	  where j.payment_id = any ($4::bigint[])
+	    and j.state = 'dead'
+	  order by j.payment_id
+	  for update
+	), open as materialized (
+	  select d.id, d.replays
+	  from pollux.dead_letters d
+	  where d.id = any (array(select n.letter_id from next n join dead on dead.payment_id = n.payment_id))
+	    and d.state = 'open'
+	  order by d.id
+	  for update
+	), place as materialized (
+	  select n.*, o.replays, greatest(r.next_release_at, now()) + (row_number() over (order by n.ord) - 1) / r.rate * interval '1 second' as due
+	  from next n
+	  join open o on o.id = n.letter_id
+	  join pollux.replays r on r.id = $1
+	), alive as (
+	  update pollux.poll_jobs j
+	  set state = 'scheduled',
+	      lane = 'replay',
+	      next_poll_at = p.due,
+	      window_started_at = p.due,
+	      attempts = 0, failures = 0, not_founds = 0, last_delay_ms = 0,
+	      replays = j.replays + 1, revision = j.revision + 1, updated_at = now()
+	  from place p
+	  where j.payment_id = p.payment_id
+	  returning p.ord, p.letter_id, p.replays, j.revision
+	), taken as (
+	  update pollux.dead_letters l
+	  set state = 'replaying'
+	  from alive a
+	  where l.id = a.letter_id
+	), paced as (
+	  update pollux.replays r
+	  set next_release_at = greatest(r.next_release_at, now()) + (select count(*) from alive) / r.rate * interval '1 second', driven_at = now(), driver = $5
+	  where r.id = $1
+	)
+	update pollux.replay_items i
+	set state = 'queued', revision = a.revision, released_at = now(), leg = (select r.leg from pollux.replays r where r.id = $1)
+	from alive a
+	where i.replay_id = $1
+	  and i.ord = a.ord
+	returning i.ord, i.letter_id, a.replays`
+
+// release makes the payments of the next n letters due. Those that cannot be polled any more are refused.
+func (s Drive) release(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, n int) error {
+	rows, err := tx.Query(ctx, `
+		select ord, letter_id, payment_id
+		from pollux.replay_items
+		where replay_id = $1
+		  and state = 'chosen'
+		order by ord
+		limit $2`, p.ID, n)
+	if err != nil {
+		return err
+	}
+	var ords []int32
+	var letters, payments []int64
+	var ord int32
+	var letter, payment int64
+	if _, err = pgx.ForEachRow(rows, []any{&ord, &letter, &payment}, func() error {
+		ords, letters, payments = append(ords, ord), append(letters, letter), append(payments, payment)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if rows, err = tx.Query(ctx, queueItemsSQL, p.ID, ords, letters, payments, s.By.Name); err != nil {
+		return err
+	}
+	var done []audit.Change
+	var times int
+	if _, err = pgx.ForEachRow(rows, []any{&ord, &letter, &times}, func() error {
+		before, after := times, times+1
+		done = append(done, audit.Change{Target: audit.Letter(letter), Before: letterState{State: deadletter.Open, Times: &before},
+			After: letterState{State: deadletter.Replaying, Replay: p.ID, Times: &after}})
+		return nil
+	}); err != nil {
+		return err
+	}
+	refused, err := refuse(ctx, tx, p, ords)
+	if err != nil {
+		return err
+	}
+	released := int64(len(done))
+	p.Counts.Chosen, p.Counts.Queued = p.Counts.Chosen-released-int64(len(refused)), p.Counts.Queued+released
+	if err := writeAct(ctx, tx, s.By.act("dlq.replay", audit.Refused, refused)); err != nil {
+		return err
+	}
+	return writeAct(ctx, tx, s.By.act("dlq.replay", audit.Done, done))
+}
+
+// refuse says of letters that were to be released and were not what is true of them now.
+func refuse(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, ords []int32) ([]audit.Change, error) {
+	rows, err := tx.Query(ctx, `
+		update pollux.replay_items i
+		set state = case when v.verdict = 'already_final' then 'final' else 'refused' end, verdict = v.verdict, detail = v.detail, ended_at = now()
+		from (
+		  select d.id,
+		    case when p.status <> 'pending' then 'already_final' when d.state <> 'open' then 'not_open' when j.state <> 'dead' then 'already_polled' end as verdict,
+		    case when p.status <> 'pending' then p.status when d.state <> 'open' then d.state else '' end as detail
+		  from pollux.replay_items c
+		  join pollux.dead_letters d on d.id = c.letter_id
+		  join pollux.payments p on p.id = d.payment_id
+		  left join pollux.poll_jobs j on j.payment_id = d.payment_id
+		  where c.replay_id = $1
+		    and c.ord = any ($2::int[])
+		    and c.state = 'chosen'
+		) v
+		where i.replay_id = $1
+		  and i.ord = any ($2::int[])
+		  and i.letter_id = v.id
+		  and i.state = 'chosen'
+		  and v.verdict is not null
+		returning i.letter_id, i.verdict, i.detail`, p.ID, ords)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (audit.Change, error) {
+		var letter int64
+		var verdict deadletter.Verdict
+		var detail string
+		err := row.Scan(&letter, &verdict, &detail)
+		if verdict == deadletter.AlreadyFinal {
+			p.Counts.Final++
+		} else {
+			p.Counts.Refused++
+		}
+		return audit.Change{Target: audit.Letter(letter), After: letterState{Replay: p.ID, Why: verdict.Why(detail)}}, err
+	})
+}
+
+// answersLooked is how many letters without an answer are looked at in one step.
+const answersLooked = 5000
+
+// noteAnswers notes which released payments the gateway has answered about. It waits for nobody, since by now others may wait for what this transaction has
+// locked.
+func noteAnswers(ctx context.Context, tx pgx.Tx, id int64) error {
+	_, err := tx.Exec(ctx, `
+		with asked as materialized (
+		  select i.ord
+		  from pollux.replay_items i
+		  join pollux.poll_jobs j on j.payment_id = i.payment_id
+		  where i.replay_id = $1
+		    and i.ord = any (array(
+		      select w.ord from pollux.replay_items w where w.replay_id = $1 and w.state = 'queued' and w.answered_at is null order by w.ord limit $2))
+		    and j.attempts > 0
+		  for update of i skip locked
+		)
+		update pollux.replay_items i
+		set answered_at = now()
+		from asked
+		where i.replay_id = $1
+		  and i.ord = asked.ord
+		  and i.state = 'queued'`, id, answersLooked)
+	return err
+}
