@@ -30,8 +30,12 @@ func pages(t *testing.T) map[string]string {
 func TestDocumentedGatewaysAreTaken(t *testing.T) {
 	above, _, _ := strings.Cut(enough, "gateways:")
 	for page, text := range pages(t) {
-		for _, m := range regexp.MustCompile("(?s)```yaml\n(gateways:.*?)```").FindAllStringSubmatch(text, -1) {
-			if got := problems(t, Options{File: file(t, above+m[1]), Skip: skipSecrets}); got != "" {
+		for _, m := range regexp.MustCompile("(?s)```yaml\n((gateways|webhooks):.*?)```").FindAllStringSubmatch(text, -1) {
+			content := above + m[1]
+			if m[2] == "webhooks" {
+				content = enough + m[1]
+			}
+			if got := problems(t, Options{File: file(t, content), Skip: skipSecrets}); got != "" {
 				t.Errorf("%s.md: %s\n%s", page, got, m[1])
 			}
 		}
