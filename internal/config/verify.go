@@ -461,8 +461,9 @@ func (v *verifier) polling(c *Config, at path, g Gateway) {
 	if g.MinInterval != nil && *g.MinInterval > 0 {
 		v.refuse([]path{interval}, "%s is never asked, so that there is no interval; take the key away", at[1])
 	}
-	for class, r := range c.resolve(at, g) {
-		if r.policy.Window == 0 {
+	all := c.resolve(at, g)
+	for _, class := range sorted(all) {
+		if r := all[class]; r.policy.Window == 0 {
 			v.refuse([]path{r.at.child("window")},
 				"no bound, and %s is never asked: nothing would bring a payment of class %s to a person whose webhook was lost; write how long it may take", at[1], class)
 			v.settle(r.at.child("window"))

@@ -3,6 +3,7 @@ package paypal
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -328,6 +329,36 @@ func TestATokenThatIsRefusedAtOnceIsNotFetchedForEver(t *testing.T) {
 	ans := adapter(t, config(p.URL, "order", 20*time.Second)).Poll(context.Background(), ask("5O190"))
 	if ans.Class != gateway.Unauthorized || p.grants.Load() != 2 || p.polls.Load() != 2 {
 		t.Errorf("%d tokens, %d polls: %+v", p.grants.Load(), p.polls.Load(), ans)
+	}
+}
+
+// TestATokenThatDoesNotCome takes no poll longer than its timeout, and the polls that waited for it pay nothing.
+func TestATokenThatDoesNotCome(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	a := adapter(t, config(s.URL, "order", 200*time.Millisecond))
+	var transport, local atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			ans := a.Poll(context.Background(), ask("5O190"))
+			gatewaytest.Check(t, ans, marked)
+			switch ans.Class {
+			case gateway.Transport:
+				transport.Add(1)
+			case gateway.Local:
+				local.Add(1)
+			default:
+				t.Errorf("got %+v", ans)
+			}
+		})
+	}
+	wg.Wait()
+	if transport.Load() == 0 || transport.Load()+local.Load() != 8 {
+		t.Errorf("%d calls failed, %d gave up", transport.Load(), local.Load())
 	}
 }
 
