@@ -19,7 +19,7 @@ import (
 
 func paymentsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "payments", Short: "Lists payments, and brings in those that a team already has"}
-	cmd.AddCommand(paymentsList())
+	cmd.AddCommand(paymentsList(), paymentsImport())
 	return cmd
 }
 

@@ -190,6 +190,15 @@ func (u URL) IsZero() bool { return u.shown == "" }
 // Reveal is the URL with its password; empty before Load where a secret was named. Whoever calls it answers for where it goes.
 func (u URL) Reveal() string { return u.value.Reveal() }
 
+// ReadURL reads a URL that is not in the configuration but on a command line, with the secret that it names.
+func ReadURL(text string) (URL, error) {
+	var u URL
+	if err := u.UnmarshalText([]byte(text)); err != nil {
+		return URL{}, err
+	}
+	return u, u.load()
+}
+
 // load reads the secret that a URL names.
 func (u *URL) load() error {
 	if !isReference(u.shown) {
