@@ -11,6 +11,12 @@ import (
 	"pollux/internal/limit"
 )
 
+// elapse lets time pass in a bubble, and all that it wakes be done.
+func elapse(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // A gateway that is asked once a minute, each time by another of four instances, trips after as many failures as one that has but one instance.
 func TestFailuresInARowAreCountedInTheWholeFleet(t *testing.T) {
 	for _, c := range []struct {
@@ -29,7 +35,7 @@ func TestFailuresInARowAreCountedInTheWholeFleet(t *testing.T) {
 						t.Fatalf("%s after %d calls", k, n)
 					}
 					all[n%4].call(t, c.class)
-					time.Sleep(time.Minute)
+					elapse(time.Minute)
 				}
 				within(t, time.Second, "open everywhere", everywhere(all, breaker.Open))
 				if got := all[0].gate.Snapshot("").Breaker.Cause; got != c.cause {
@@ -47,16 +53,16 @@ func TestASuccessAnywhereEndsTheRow(t *testing.T) {
 		for round := range 20 {
 			for n := range breaker.Defaults().ConsecutiveFailures - 1 {
 				all[n%2].call(t, gateway.Transport)
-				time.Sleep(10 * time.Second)
+				elapse(10 * time.Second)
 			}
 			if all[2].call(t, gateway.Pending); !everywhere(all, breaker.Closed)() {
 				t.Fatalf("round %d: opened although a call worked", round)
 			}
-			time.Sleep(10 * time.Second)
+			elapse(10 * time.Second)
 		}
 		for n := range breaker.Defaults().ConsecutiveFailures {
 			all[n%3].call(t, gateway.Transport)
-			time.Sleep(10 * time.Second)
+			elapse(10 * time.Second)
 		}
 		within(t, time.Second, "open everywhere", everywhere(all, breaker.Open))
 	})
@@ -69,7 +75,7 @@ func TestCallsBeforeAnOpeningAreThoseOfOneThreshold(t *testing.T) {
 		for range 100 {
 			for _, in := range all {
 				in.call(t, gateway.Pending)
-				time.Sleep(25 * time.Millisecond)
+				elapse(25 * time.Millisecond)
 			}
 		}
 		inVain := 0
@@ -78,7 +84,7 @@ func TestCallsBeforeAnOpeningAreThoseOfOneThreshold(t *testing.T) {
 				inVain++
 				pass.Done(gateway.Transport, 0)
 			}
-			time.Sleep(25 * time.Millisecond)
+			elapse(25 * time.Millisecond)
 		}
 		// a threshold, and what is called in a breath
 		if most := breaker.Defaults().ConsecutiveFailures + 4; inVain > most {
@@ -99,7 +105,7 @@ func TestFailuresAmongManySuccessesCostFewWrites(t *testing.T) {
 				c = gateway.Transport
 			}
 			all[n%4].call(t, c)
-			time.Sleep(time.Millisecond)
+			elapse(time.Millisecond)
 		}
 		if !everywhere(all, breaker.Closed)() {
 			t.Error("opened by a tenth of failures")
@@ -125,14 +131,14 @@ func TestARowEndsWithTheOpening(t *testing.T) {
 		})
 		for n := range breaker.Defaults().ConsecutiveFailures - 1 {
 			all[n%2].call(t, gateway.Transport)
-			time.Sleep(time.Second)
+			elapse(time.Second)
 		}
 		if !everywhere(all, breaker.Closed)() {
 			t.Error("opened by failures from before")
 		}
 		for _, junk := range []string{"", "{", `{"v":1,"epoch":3,"failures":-1}`, `{"v":2,"failures":99}`, fmt.Sprintf(`{"v":1,"epoch":%d,"failures":99}`, uint64(1)<<60)} {
 			s.set("run."+psp, []byte(junk))
-			time.Sleep(time.Second)
+			elapse(time.Second)
 			if !everywhere(all, breaker.Closed)() {
 				t.Fatalf("opened by the record %q", junk)
 			}
