@@ -73,6 +73,7 @@ func TestActsAreJudgedByWhereThePaymentIs(t *testing.T) {
 		{"held, now", held, now, "an operator holds it until 2026-11-30 13:00:00Z", "payment release 42"},
 		{"deferred, now", in(Deferred, true), now, "it sleeps because the breaker of acme was open", "breaker show acme"},
 		{"dead, now", dead, now, "it is with a person, nothing polls it: dead letter 7", "dlq replay 7"},
+		{"discarded, now", func(s *Standing) { s.Payment.Place = WithPerson }, now, "it is with a person, who discarded its dead letter", "payment force 42"},
 		{"final, now", final(payment.Failed, payment.ByPoll), now, "it is failed since 2026-11-30 11:00:00Z", "payment show 42"},
 
 		{"asleep, hold", nil, hold, "", ""},
