@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -17,7 +18,10 @@ import (
 type Process struct {
 	*telemetry.Telemetry
 	// Started is called, unless it is nil, when a service of this process has what it needs and begins to work.
-	Started  func()
+	Started func()
+	// Listening is called, unless it is nil, when the receiver of notifications takes connections, with its address.
+	Listening func(address net.Addr)
+
 	database *dependency
 	broker   *dependency
 }

@@ -44,12 +44,17 @@ func WebhookCommand() *cobra.Command {
 	return cmd
 }
 
-// Webhook receives notifications until ctx ends. It needs the database only: what it changes is published by the relay.
+// Webhook receives the notifications of the configured gateways until ctx ends. It needs the database only: what it changes is published by the relay.
 func Webhook(ctx context.Context, cfg config.Config, p *Process) error {
 	endpoints, err := Endpoints(cfg)
 	if err != nil {
 		return err
 	}
+	return Receive(ctx, cfg, p, endpoints)
+}
+
+// Receive is Webhook for endpoints that were made already.
+func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []webhook.Endpoint) error {
 	certificate, err := certificate(cfg.Webhooks)
 	if err != nil {
 		return err
@@ -78,6 +83,9 @@ func Webhook(ctx context.Context, cfg config.Config, p *Process) error {
 		return webhook.Serve(ctx, serverConfig(cfg), listener, certificate, receiver, p.Metrics, p.Log)
 	})
 	p.found(p.database, record.Ping)
+	if p.Listening != nil {
+		p.Listening(listener.Addr())
+	}
 	p.Log.InfoContext(ctx, "receiver of notifications starts", "address", listener.Addr().String(), "endpoints", len(endpoints), "tls", certificate != nil)
 	return g.Wait()
 }

@@ -29,13 +29,18 @@ func (w *world) show(ctx context.Context) error {
 func (w *world) introduce() {
 	w.say("database  %s '%s'", w.psql, w.dsn)
 	w.say("NATS      nats --server %s stream ls", w.natsURL)
-	w.say("gateway   curl %s/sim/stats", w.sim.URL())
+	for _, s := range w.stations {
+		w.say("%-9s curl %s/sim/stats", s.title(), s.sim.URL())
+	}
 	w.say("metrics   curl http://%s/metrics", w.tel.Addr())
 	w.say("operate   go run ./cmd/pollux --config %s breaker list", w.file)
 	if !w.options.Verbose {
 		w.say("log       tail -f %s", w.logFile())
 	}
 	w.say("")
+	if len(w.options.Gateways) > 0 {
+		return
+	}
 	w.say("Track a payment of your own, in psql; the simulator knows any reference of")
 	w.say("the form name_amount_CURRENCY:")
 	w.say("  select pollux.track_payment('%s', 'mine_1999_EUR', 1999, 'EUR',", Gateway)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -40,6 +42,10 @@ type Summary struct {
 
 	Protection
 
+	// Gateways is how each of the gateways that were chosen did, by its name.
+	Gateways map[string]*Played `json:"gateways,omitempty"`
+
+	treated   []treatment // each gateway for itself
 	histogram histogram
 	reopened  time.Time // when the breaker closed for the last time; zero when it never did
 	examples  []string  // of what is wrong, for a person
@@ -60,13 +66,19 @@ func (s Summary) complaint() string {
 
 // check compares each payment of the run with the gateway's book.
 func (w *world) check(ctx context.Context) (Summary, error) {
-	s := Summary{Scenario: w.options.Scenario, Consumers: w.options.Consumers, GatewayCalls: w.sim.Stats().Calls}
+	s := Summary{Scenario: w.options.Scenario, Consumers: w.options.Consumers}
+	for _, st := range w.stations {
+		s.GatewayCalls += st.sim.Stats().Calls
+	}
 	standings, err := postgres.Standings(ctx, w.pool, w.first)
 	if err != nil {
 		return s, err
 	}
+	if err := w.played(ctx, &s, standings); err != nil {
+		return s, err
+	}
 	for _, p := range standings {
-		truth, known := w.sim.Truth(p.Reference)
+		truth, known := w.truth(p)
 		if !known {
 			continue // tracked by hand
 		}
@@ -91,6 +103,16 @@ func (w *world) check(ctx context.Context) (Summary, error) {
 	s.Lateness50, s.Lateness99 = q.Lateness50.Seconds(), q.Lateness99.Seconds()
 	s.First50, s.First99 = q.First50.Seconds(), q.First99.Seconds()
 	return s, w.protection(ctx, &s)
+}
+
+// truth is what the payment's gateway has in its book.
+func (w *world) truth(p postgres.Standing) (string, bool) {
+	for _, s := range w.stations {
+		if s.name == p.Gateway {
+			return s.sim.Truth(p.Reference)
+		}
+	}
+	return "", false
 }
 
 // judge counts one payment. A payment that a person must look at may have been handed over where the gateway would have given an answer in the
@@ -149,6 +171,9 @@ func (s Summary) print(out io.Writer) error {
 	line("time to finality p50, p99", fmt.Sprintf("%.3f s, %.3f s", s.Finality50, s.Finality99))
 	line("lateness of retries p50, p99", fmt.Sprintf("%.3f s, %.3f s", s.Lateness50, s.Lateness99))
 	s.Protection.print(line)
+	for _, name := range slices.Sorted(maps.Keys(s.Gateways)) {
+		line(name, s.Gateways[name])
+	}
 	if err := w.Flush(); err != nil || s.reopened.IsZero() {
 		return err
 	}

@@ -140,7 +140,7 @@ func (c *children) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c.all[i].underway.Add(1)
 	defer c.all[i].underway.Add(-1)
-	http.StripPrefix("/"+number, c.world.sim.Handler()).ServeHTTP(w, r)
+	http.StripPrefix("/"+number, c.world.stations[0].sim.Handler()).ServeHTTP(w, r)
 }
 
 // hangs is how long a probe is under way before it is taken for one that hangs.
@@ -158,7 +158,7 @@ func (c *children) killProber(ctx context.Context) error {
 	}
 	<-prober.ended
 	c.world.mended.Store(time.Now().UnixNano())
-	return c.world.sim.SetScenario("calm")
+	return c.world.stations[0].sim.SetScenario("calm")
 }
 
 // prober waits for the process whose probe hangs: the only call that is under way, for a while.
@@ -173,7 +173,7 @@ func (c *children) prober(ctx context.Context) (*child, error) {
 			return nil, ctx.Err()
 		case <-tick.C:
 		}
-		s := c.world.sim.Stats()
+		s := c.world.stations[0].sim.Stats()
 		if s.Underway != 1 || !s.Down || s.Calls != calls {
 			since, calls = time.Now(), s.Calls
 			continue

@@ -25,8 +25,9 @@ type Options struct {
 	Scenario    string
 	Seed        uint64
 	Consumers   int
-	GatewayRate float64 // calls a second to the gateway, by all consumers together; 0 means as many as they like
-	KillProber  bool    // consumers are processes, and one is killed in the middle of its probe
+	GatewayRate float64  // calls a second to the gateway, by all consumers together; 0 means as many as they like
+	Gateways    []string // vendors to play instead of the one gateway; empty plays that
+	KillProber  bool     // consumers are processes, and one is killed in the middle of its probe
 	Once        bool
 	Preload     bool
 	Latency     time.Duration // of the gateway; below 0 means the scenario's
@@ -75,6 +76,7 @@ The scenarios:
 	f.Uint64Var(&o.Seed, "seed", 1, "of everything random at the gateway")
 	f.IntVar(&o.Consumers, "consumers", 2, "consumers that share the work")
 	f.Float64Var(&o.GatewayRate, "gateway-rate", 0, fmt.Sprintf("limit of calls a second to the gateway, of all consumers together; 0 is none (default none, with the scenario throttled %d)", throttledRate))
+	f.StringSliceVar(&o.Gateways, "gateways", nil, "vendors whose gateways are played, each with notifications of its own, instead of one gateway that is only asked: "+strings.Join(partNames(), ","))
 	f.BoolVar(&o.KillProber, "kill-prober", false, "with the scenario hung-probe: consumers are processes, and one is killed while its probe hangs; the gateway is well from then on")
 	f.BoolVar(&o.Once, "once", false, "track, wait, check, end")
 	f.BoolVar(&o.Preload, "preload", false, "with --once: track all payments before the relay and the consumers start")
@@ -115,6 +117,9 @@ func (o *Options) complete(flags *pflag.FlagSet) error {
 	if o.Once && o.Payments == 0 {
 		o.Payments = defaultPayments
 	}
+	if _, err := parts(o.Gateways); err != nil {
+		return app.Usage("--gateways: %w", err)
+	}
 	switch {
 	case o.Output != "table" && o.Output != "json":
 		return app.Usage("-o %q: table or json", o.Output)
@@ -136,6 +141,8 @@ func (o *Options) complete(flags *pflag.FlagSet) error {
 		return app.Usage("--gateway-rate %g: 0, or between 1 and %d calls a second", o.GatewayRate, maxRate)
 	case o.KillProber && (o.Scenario != "hung-probe" || !o.Once || o.Consumers < 2):
 		return app.Usage("--kill-prober: only with --once --scenario hung-probe and two consumers or more")
+	case o.KillProber && len(o.Gateways) > 0:
+		return app.Usage("--kill-prober: not with --gateways")
 	case o.Timeout <= 0:
 		return app.Usage("--timeout %s: more than 0s", o.Timeout)
 	}
@@ -232,8 +239,10 @@ func (w *world) settle(ctx context.Context) (Summary, error) {
 			return Summary{}, err
 		}
 	}
-	if err := w.awaitSettled(ctx); err != nil {
-		return Summary{}, err
+	for _, wait := range []func(context.Context) error{w.awaitSettled, w.awaitTold, w.awaitSettled} {
+		if err := wait(ctx); err != nil {
+			return Summary{}, err
+		}
 	}
 	return w.check(ctx)
 }

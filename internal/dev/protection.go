@@ -143,38 +143,77 @@ func later(a, b time.Time) time.Time {
 // inVain reports whether a call met a gateway that was down or refused the key.
 func inVain(c gatewaysim.Call) bool { return c.Down || c.Outcome == gatewaysim.Unauthorized }
 
-// protection looks at how the gateway was treated.
+// treatment is how one gateway was treated.
+type treatment struct {
+	gateway string // what a complaint about it begins with; nothing when there is one gateway only
+	Protection
+}
+
+// protection looks at how the gateways were treated.
 func (w *world) protection(ctx context.Context, s *Summary) error {
-	changes, err := w.transitions(ctx)
-	if err != nil {
+	for _, st := range w.stations {
+		p, err := w.treated(ctx, s, st)
+		if err != nil {
+			return err
+		}
+		t := treatment{Protection: p}
+		if len(w.stations) > 1 {
+			t.gateway = st.name + ": "
+		}
+		s.treated = append(s.treated, t)
+		s.Protection = s.Protection.and(p)
+	}
+	if err := w.costs(ctx, &s.Protection); err != nil {
 		return err
 	}
-	p, g, stats := &s.Protection, w.cfg.Gateways[Gateway], w.sim.Stats()
+	var err error
+	s.RecoverySeconds, err = w.recovery(ctx)
+	return err
+}
+
+// and is how two gateways were treated together: sums of what is counted, and otherwise the larger number.
+func (p Protection) and(o Protection) Protection {
+	return Protection{
+		Openings: p.Openings + o.Openings, CallsWhileOpen: p.CallsWhileOpen + o.CallsWhileOpen, ProbesAllowed: p.ProbesAllowed + o.ProbesAllowed,
+		BeforeOpening: max(p.BeforeOpening, o.BeforeOpening), BeforeOpeningAllowed: max(p.BeforeOpeningAllowed, o.BeforeOpeningAllowed),
+		MaxPerSecond: max(p.MaxPerSecond, o.MaxPerSecond), RateLimit: max(p.RateLimit, o.RateLimit), RateBurst: max(p.RateBurst, o.RateBurst),
+		Stall: max(p.Stall, o.Stall), Throttled: p.Throttled + o.Throttled,
+		MaxReopening: max(p.MaxReopening, o.MaxReopening), MaxUsual: max(p.MaxUsual, o.MaxUsual),
+	}
+}
+
+// treated looks at how one gateway was treated. What a poll may take several calls for may be called so often.
+func (w *world) treated(ctx context.Context, s *Summary, st *station) (p Protection, err error) {
+	changes, err := w.transitions(ctx, st.name)
+	if err != nil {
+		return p, err
+	}
+	g, stats := w.cfg.Gateways[st.name], st.sim.Stats()
 	b, all := g.BreakerConfig(), stretches(changes, time.Now())
 	lanes := len(w.cfg.Consumer.Lanes) + 3 // and those of retries, replays and deferred polls
-	p.BeforeOpeningAllowed = max(b.ConsecutiveFailures, b.CredentialFailures) + w.options.Consumers*lanes*g.Workers
-	p.calls(b, all, w.sim.Log())
+	p.BeforeOpeningAllowed = st.calls * (max(b.ConsecutiveFailures, b.CredentialFailures) + w.options.Consumers*lanes*g.Workers)
+	p.calls(b, all, st.sim.Log())
+	p.ProbesAllowed *= st.calls
 
 	p.MaxPerSecond, p.Throttled = stats.PeakPerSecond, stats.Outcomes[gatewaysim.RateLimited.String()]
 	p.Stall = time.Duration(w.stalls.longest.Load()).Seconds()
 	if l := g.LimitConfig(); l.Rate > 0 {
 		p.RateLimit, p.RateBurst = float64(l.Rate), l.Seats()
 	}
-	s.histogram, s.reopened = histogram{stats.BucketsFrom, stats.Buckets}, reopening(all)
-	p.MaxUsual = s.histogram.max(w.began, time.Now())
-	if !s.reopened.IsZero() {
-		p.MaxReopening = s.histogram.max(s.reopened, s.reopened.Add(time.Second))
+	h, reopened := histogram{stats.BucketsFrom, stats.Buckets}, reopening(all)
+	p.MaxUsual = h.max(w.began, time.Now())
+	if !reopened.IsZero() {
+		p.MaxReopening = h.max(reopened, reopened.Add(time.Second))
 	}
-	if err := w.costs(ctx, p); err != nil {
-		return err
+	if len(w.stations) == 1 {
+		s.histogram, s.reopened = h, reopened
 	}
-	p.RecoverySeconds, err = w.recovery(ctx)
-	return err
+	return p, nil
 }
 
-// transitions are those of this run.
-func (w *world) transitions(ctx context.Context) ([]postgres.Change, error) {
-	changes, err := postgres.NewBreakers(w.pool).Changes(ctx, Gateway, "", 100_000)
+// transitions are those of this run at one gateway.
+func (w *world) transitions(ctx context.Context, gateway string) ([]postgres.Change, error) {
+	changes, err := postgres.NewBreakers(w.pool).Changes(ctx, gateway, "", 100_000)
 	return slices.DeleteFunc(changes, func(c postgres.Change) bool { return c.At.Before(w.began) }), err
 }
 
@@ -214,7 +253,7 @@ func (w *world) recovery(ctx context.Context) (float64, error) {
 	if err != nil || last == nil {
 		return 0, err
 	}
-	well, troubled := w.sim.Well(*last)
+	well, troubled := w.stations[0].sim.Well(*last) // they are all well at the same time
 	if at := w.mended.Load(); at != 0 {
 		well, troubled = time.Unix(0, at), true
 	}
@@ -238,13 +277,15 @@ func (s Summary) complaints() (all []string) {
 			all = append(all, fmt.Sprintf(format, a...))
 		}
 	}
-	add(s.CallsWhileOpen > s.ProbesAllowed, "%d calls reached the gateway while the breaker was open or half-open, %d probes are allowed", s.CallsWhileOpen, s.ProbesAllowed)
-	add(s.BeforeOpening > s.BeforeOpeningAllowed, "%d calls were made in vain before the breaker opened, %d are allowed", s.BeforeOpening, s.BeforeOpeningAllowed)
-	add(s.RateLimit > 0 && float64(s.MaxPerSecond) > s.RateLimit*(1+s.Stall)+float64(s.RateBurst), "%d calls in one second, the limit is %g and a burst of %d; the machine stalled for %.3f s at the most",
-		s.MaxPerSecond, s.RateLimit, s.RateBurst, s.Stall)
+	for _, t := range s.treated {
+		add(t.CallsWhileOpen > t.ProbesAllowed, "%s%d calls reached the gateway while the breaker was open or half-open, %d probes are allowed", t.gateway, t.CallsWhileOpen, t.ProbesAllowed)
+		add(t.BeforeOpening > t.BeforeOpeningAllowed, "%s%d calls were made in vain before the breaker opened, %d are allowed", t.gateway, t.BeforeOpening, t.BeforeOpeningAllowed)
+		add(t.RateLimit > 0 && float64(t.MaxPerSecond) > t.RateLimit*(1+t.Stall)+float64(t.RateBurst), "%s%d calls in one second, the limit is %g and a burst of %d; the machine stalled for %.3f s at the most",
+			t.gateway, t.MaxPerSecond, t.RateLimit, t.RateBurst, t.Stall)
+	}
 	add(s.SpentRefusals > 0, "%d attempts or failures were charged for refused keys and throttled calls", s.SpentRefusals)
 	add(s.Scenario == "expired-key" && s.DeadLettered > 0, "%d payments went to a person because of a refused key", s.DeadLettered)
-	return all
+	return append(all, s.misheard()...)
 }
 
 // print prints a line for each.

@@ -133,6 +133,7 @@ func TestWhatTheGatewayMustNotSeeIsComplainedOf(t *testing.T) {
 	} {
 		s := Summary{Scenario: c.scenario, Protection: within}
 		c.spoil(&s.Protection)
+		s.treated = []treatment{{Protection: s.Protection}}
 		if got := s.complaint(); s.Good() != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("good %v, %q; want %q", s.Good(), got, c.want)
 		}

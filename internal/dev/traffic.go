@@ -47,22 +47,21 @@ func (w *world) track(ctx context.Context) error {
 	return nil
 }
 
-// trackSome lets the gateway make payments and tracks them as a payment service would.
+// incoming is a payment as a payment service tracks it.
+type incoming struct {
+	Gateway        string `json:"gateway"`
+	Reference      string `json:"reference"`
+	AmountMinor    int64  `json:"amount_minor"`
+	Currency       string `json:"currency"`
+	Class          string `json:"class"`
+	FirstPollAfter string `json:"first_poll_after,omitempty"`
+}
+
+// trackSome lets the gateways make payments and tracks them as a payment service would.
 func (w *world) trackSome(ctx context.Context, prefix string, n int) error {
-	type incoming struct {
-		Gateway     string `json:"gateway"`
-		Reference   string `json:"reference"`
-		AmountMinor int64  `json:"amount_minor"`
-		Currency    string `json:"currency"`
-		Class       string `json:"class"`
-	}
-	made := w.sim.Generate(n, prefix)
-	if len(made) < n {
-		return fmt.Errorf("the gateway simulator is full after %d payments", gatewaysim.DefaultCapacity)
-	}
-	rows := make([]incoming, len(made))
-	for i, p := range made {
-		rows[i] = incoming{Gateway, p.Reference, p.AmountMinor, p.Currency, Class}
+	rows, err := w.makeSome(prefix, n)
+	if err != nil {
+		return err
 	}
 	body, err := json.Marshal(rows)
 	if err != nil {
@@ -72,6 +71,43 @@ func (w *world) trackSome(ctx context.Context, prefix string, n int) error {
 		return fmt.Errorf("tracking payments: %w", err)
 	}
 	w.made.Add(int64(n))
+	return nil
+}
+
+// makeSome lets the gateways make payments, each about as many as the others.
+func (w *world) makeSome(prefix string, n int) (rows []incoming, err error) {
+	for i, s := range w.stations {
+		share := (int(w.made.Load())+n+i)/len(w.stations) - (int(w.made.Load())+i)/len(w.stations)
+		made := s.sim.Generate(share, prefix)
+		if len(made) < share {
+			return nil, fmt.Errorf("the gateway simulator is full after %d payments", gatewaysim.DefaultCapacity)
+		}
+		first := ""
+		if s.sender != nil {
+			s.sender.Watch(made)
+			first = firstPollAfter
+		}
+		for _, p := range made {
+			rows = append(rows, incoming{s.name, p.Reference, p.AmountMinor, p.Currency, Class, first})
+		}
+	}
+	return rows, nil
+}
+
+// firstPollAfter is how long a gateway that sends notifications is given to send one.
+const firstPollAfter = "4 seconds"
+
+// awaitTold waits until the gateways have told all that they have to tell.
+func (w *world) awaitTold(ctx context.Context) error {
+	for _, s := range w.stations {
+		for s.sender != nil && !s.sender.Idle() {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%w: %s still sends notifications", context.Cause(ctx), s.name)
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
 	return nil
 }
 

@@ -20,6 +20,8 @@ import (
 	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/gatewaysim"
+	"pollux/internal/gatewaysim/dialect"
+	"pollux/internal/gatewaysim/notify"
 	"pollux/internal/localpg"
 	"pollux/internal/natsembed"
 	"pollux/internal/payment"
@@ -40,22 +42,23 @@ type world struct {
 	fail    context.CancelCauseFunc
 	screen  *screen
 
-	dir     string
-	sim     *gatewaysim.Simulator
-	psql    string // how to call psql
-	dsn     string
-	natsURL string
-	cfg     config.Config
-	pool    *pgxpool.Pool
-	conn    *broker.Conn
-	tel     *telemetry.Telemetry
-	first   payment.ID   // the first payment of this run; those before are not ours
-	made    atomic.Int64 // payments that were tracked
-	began   time.Time    // when the services were started
-	stalls  stalls
-	mended  atomic.Int64 // when the launcher itself made the gateway well again, in Unix nanoseconds
-	file    string       // the configuration, and what is different from it
-	set     []string
+	dir       string
+	stations  []*station         // the gateways; at least one
+	authority *dialect.Authority // for the notifications of PayPal; nil without any
+	psql      string             // how to call psql
+	dsn       string
+	natsURL   string
+	cfg       config.Config
+	pool      *pgxpool.Pool
+	conn      *broker.Conn
+	tel       *telemetry.Telemetry
+	first     payment.ID   // the first payment of this run; those before are not ours
+	made      atomic.Int64 // payments that were tracked
+	began     time.Time    // when the services were started
+	stalls    stalls
+	mended    atomic.Int64 // when the launcher itself made the gateway well again, in Unix nanoseconds
+	file      string       // the configuration, and what is different from it
+	set       []string
 
 	stopServices context.CancelFunc
 	services     errgroup.Group
@@ -79,7 +82,7 @@ func open(ctx context.Context, o Options, s *screen, fail context.CancelCauseFun
 		return nil, fmt.Errorf("making a temporary folder: %w", err)
 	}
 	w.onClose("the folder", func(context.Context) error { return os.RemoveAll(w.dir) })
-	for _, start := range []func(context.Context) error{w.startDatabase, w.startBroker, w.startGateway, w.configure, w.prepare} {
+	for _, start := range []func(context.Context) error{w.startDatabase, w.startBroker, w.startGateways, w.configure, w.prepare} {
 		if err := start(ctx); err != nil {
 			return nil, err
 		}
@@ -129,12 +132,30 @@ func (w *world) startBroker(context.Context) error {
 	return nil
 }
 
-func (w *world) startGateway(context.Context) error {
-	w.sim = gatewaysim.New(gatewaysim.Config{Seed: w.options.Seed, Scenario: w.options.Scenario, Adjust: w.adjust})
-	if err := w.sim.Start("127.0.0.1:0"); err != nil {
+func (w *world) startGateways(context.Context) error {
+	chosen, err := parts(w.options.Gateways)
+	if err != nil {
 		return err
 	}
-	w.onClose("the gateway", func(context.Context) error { return w.sim.Close() })
+	for _, p := range chosen {
+		p, err := w.certified(p)
+		if err != nil {
+			return err
+		}
+		s := &station{part: p, sim: gatewaysim.New(gatewaysim.Config{
+			Dialect: p.dialect, APIKey: p.secrets["key"], Seed: w.options.Seed, Scenario: w.options.Scenario, Adjust: w.adjust,
+		})}
+		if err := s.sim.Start("127.0.0.1:0"); err != nil {
+			return err
+		}
+		w.onClose("the gateway "+p.name, func(context.Context) error { return s.sim.Close() })
+		if p.vendor != nil {
+			s.sender = notify.New(notify.Config{
+				Simulator: s.sim, Vendor: p.vendor, Faults: mishaps, Insist: p.insists, Seed: w.options.Seed,
+			})
+		}
+		w.stations = append(w.stations, s)
+	}
 	return nil
 }
 
@@ -148,10 +169,13 @@ func (w *world) adjust(c gatewaysim.Conditions) gatewaysim.Conditions {
 	return c
 }
 
-// configure reads the example configuration and changes in it what is different here.
+// configure reads the example configuration and changes in it what is different here. Gateways that were chosen stand in an empty one.
 func (w *world) configure(context.Context) error {
-	file, key := filepath.Join(w.dir, "pollux.yaml"), filepath.Join(w.dir, "sim.key")
-	if err := errors.Join(os.WriteFile(file, pollux.ExampleConfig, 0o600), os.WriteFile(key, []byte(gatewaysim.DefaultAPIKey), 0o600)); err != nil {
+	file, content := filepath.Join(w.dir, "pollux.yaml"), pollux.ExampleConfig
+	if len(w.options.Gateways) > 0 {
+		content = nil
+	}
+	if err := errors.Join(os.WriteFile(file, content, 0o600), w.writeSecrets()); err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
 	dsn := filepath.Join(w.dir, "database.url")
@@ -163,21 +187,10 @@ func (w *world) configure(context.Context) error {
 		"nats.urls="+w.natsURL,
 		"telemetry.listen=127.0.0.1:0",
 		"relay.watch=1s",
-		"gateways."+Gateway+".httpjson.url="+w.sim.URL()+"/v1/payments/{reference}",
-		"gateways."+Gateway+".httpjson.auth.token=file:"+key,
-		"gateways."+Gateway+".breaker.slow_call=1s",
-		"gateways."+Gateway+".breaker.cooldown.base=500ms",
-		"gateways."+Gateway+".breaker.cooldown.cap=2s",
-		"gateways."+Gateway+".breaker.credential_cooldown.base=1s",
-		"gateways."+Gateway+".breaker.credential_cooldown.cap=2s",
-		"gateways."+Gateway+".breaker.probe_deadline=3s",
-		"gateways."+Gateway+".breaker.ramp_step=200ms",
-		"gateways."+Gateway+".httpjson.timeout=2s",
-		"gateways."+Gateway+".httpjson.connect_timeout=1s",
-		"gateways."+Gateway+".httpjson.tls_timeout=1s",
+		"webhooks.listen=127.0.0.1:0",
 	)
-	if w.options.GatewayRate > 0 {
-		set = append(set, fmt.Sprintf("gateways.%s.limits.rate=%g/s", Gateway, w.options.GatewayRate))
+	for _, s := range w.stations {
+		set = append(set, s.settings(w.dir, w.options.GatewayRate)...)
 	}
 	if w.options.KillProber {
 		set = append(set, killedProber()...)
@@ -257,8 +270,10 @@ const dialTimeout = 10 * time.Second
 // startServices starts the relay and the consumers, in this process but as they run in production: each with its own connections. The windows of the
 // gateway's scenario count from here. It returns when all of them work, or when running ends.
 func (w *world) startServices(running context.Context) error {
-	if err := w.sim.SetScenario(w.options.Scenario); err != nil {
-		return err
+	for _, s := range w.stations {
+		if err := s.sim.SetScenario(w.options.Scenario); err != nil {
+			return err
+		}
 	}
 	w.began = time.Now()
 	ctx, stop := context.WithCancel(context.Background())
@@ -290,7 +305,7 @@ func (w *world) startServices(running context.Context) error {
 			return context.Cause(running)
 		}
 	}
-	return nil
+	return w.startSenders(running, ctx, process)
 }
 
 // start starts a service whose failure is the end of the run.

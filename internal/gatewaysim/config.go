@@ -16,7 +16,8 @@ const (
 
 // Config is what a simulator is made from. The zero value is a calm gateway with the default key.
 type Config struct {
-	APIKey   string                      // what callers bring as a bearer token; empty is DefaultAPIKey
+	Dialect  Dialect                     // whose API it speaks; nil is the one that the package describes
+	APIKey   string                      // in its own dialect, what callers bring as a bearer token; empty is DefaultAPIKey
 	Seed     uint64                      // of everything random
 	Scenario string                      // the first scenario's name; empty is DefaultScenario
 	Adjust   func(Conditions) Conditions // applied to every scenario before it is set; nil leaves them as they are

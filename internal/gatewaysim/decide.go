@@ -7,7 +7,7 @@ type moment struct {
 	wall   time.Time
 	at     time.Duration // since the conditions were set
 	down   Outcome       // how the gateway is down, Answered when it is up
-	method bool          // it came with GET
+	method bool          // it came as the gateway is asked: with GET
 	key    bool          // it brought the key
 }
 
@@ -22,7 +22,9 @@ type reply struct {
 	reference  string
 	amount     int64
 	currency   string
-	updated    int64 // when the status changed, in Unix seconds
+	updated    int64     // when the status changed, in Unix seconds
+	dialect    Dialect   // nil is the simulator's own
+	question   *Question // in a dialect, what was asked
 }
 
 // decide says what the payment's n-th call gets. Everything random comes from the dice, in the same order whatever happens, so a

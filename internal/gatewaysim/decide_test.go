@@ -175,6 +175,7 @@ func TestDownByHandFailsCallsUntilItIsLifted(t *testing.T) {
 		t.Error("it is down with a page of HTML")
 	}
 	stats, calls := s.Stats(), logged(t, s, 3)
+	slices.SortFunc(calls, func(a, b Call) int { return a.N - b.N }) // a call that was reset may end after the next one
 	if stats.CallsDown != 2 || stats.Calls != 3 || !calls[0].Down || !calls[1].Down || calls[2].Down {
 		t.Errorf("%+v\n%+v", stats, calls)
 	}

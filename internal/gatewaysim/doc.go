@@ -16,5 +16,8 @@
 // What goes wrong depends only on the seed, the payment's reference and the number of the call (chance.go), on the clock where
 // a fault has a window (window.go), and on the request rate where it has a limit. So a run can be repeated.
 //
+// Config.Dialect has it speak as a vendor does instead, about the same payments with the same faults; package dialect has the vendors, and package notify sends their
+// notifications.
+//
 // Everything under /sim/ is for the person or the test that runs the simulator, and answers to loopback alone (admin.go).
 package gatewaysim

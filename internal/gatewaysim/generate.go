@@ -38,7 +38,7 @@ var monies = []money{
 }
 
 // Generate makes n payments as the scenario has them, registers and returns them. Their references are the prefix, an underscore
-// and a number; calling it again goes on with the numbers. A payment depends on the seed, its reference and the scenario alone.
+// and a number, or what the dialect makes of these; calling it again goes on with the numbers. A payment depends on the seed, its reference and the scenario alone.
 // A prefix is 1 to 64 characters that a reference may begin with; another one is a programmer's mistake, and panics. It returns fewer
 // than n payments, or none, when the simulator is full.
 func (s *Simulator) Generate(n int, prefix string) []Payment {
@@ -49,12 +49,29 @@ func (s *Simulator) Generate(n int, prefix string) []Payment {
 	first := s.generated.take(prefix, max(n, 0))
 	payments := make([]Payment, max(n, 0))
 	for i := range payments {
-		payments[i] = mix.payment(s.cfg.Seed, fmt.Sprintf("%s_%06d", prefix, first+i))
+		payments[i] = mix.payment(s.cfg.Seed, s.reference(prefix, first+i))
+		payments[i].Script = s.fit(payments[i].Script)
 		if err := s.Register(payments[i : i+1]); err != nil {
 			return payments[:i]
 		}
 	}
 	return payments
+}
+
+// reference is that of the n-th payment of a prefix.
+func (s *Simulator) reference(prefix string, n int) string {
+	if s.cfg.Dialect != nil {
+		return s.cfg.Dialect.Reference(prefix, n)
+	}
+	return fmt.Sprintf("%s_%06d", prefix, n)
+}
+
+// fit takes out of a script what the dialect has no word for.
+func (s *Simulator) fit(script Script) Script {
+	if s.cfg.Dialect == nil {
+		return script
+	}
+	return s.cfg.Dialect.Fit(script)
 }
 
 func validPrefix(prefix string) bool { return len(prefix) <= 64 && validReference(prefix) }

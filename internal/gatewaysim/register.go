@@ -13,6 +13,9 @@ func (s *Simulator) Register(payments []Payment) error {
 		if err := p.validate(); err != nil {
 			return fmt.Errorf("payment %d of %d: %w", i+1, len(payments), err)
 		}
+		if s.fit(p.Script) != p.Script {
+			return fmt.Errorf("payment %d of %d: script %+v: this gateway has no words for it", i+1, len(payments), p.Script)
+		}
 		if err := s.book.add(p, now); err != nil {
 			return fmt.Errorf("payment %d of %d: %w", i+1, len(payments), err)
 		}

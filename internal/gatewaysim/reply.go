@@ -22,6 +22,9 @@ var bodies = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 
 // send sends the reply and returns the HTTP status, 0 when no headers were sent.
 func (s *Simulator) send(w http.ResponseWriter, r *http.Request, p *reply) int {
+	if p.dialect != nil && p.outcome.refused() {
+		return p.refuse(w)
+	}
 	switch p.outcome {
 	case Answered, OtherID, OtherAmount, OtherCurrency, UnknownStatus:
 		return sendPayment(w, p)
@@ -71,6 +74,9 @@ func sendPayment(w http.ResponseWriter, p *reply) int {
 
 // appendBody appends the payment as JSON. Nothing in it needs escaping: references and currencies are strict.
 func (p *reply) appendBody(b []byte) []byte {
+	if p.dialect != nil {
+		return append(b, p.dialect.Write(*p.question, p.state())...)
+	}
 	reference, amount, currency := p.reference, p.amount, p.currency
 	switch p.outcome {
 	case OtherID:

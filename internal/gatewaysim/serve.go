@@ -12,8 +12,8 @@ const paymentsPath = "/v1/payments/"
 
 // ServeHTTP answers a call of the gateway, or of the simulator itself under /sim/.
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if reference, ok := strings.CutPrefix(r.URL.Path, paymentsPath); ok {
-		s.servePayment(w, r, reference)
+	if reference, ok := strings.CutPrefix(r.URL.Path, paymentsPath); ok && s.cfg.Dialect == nil {
+		s.servePayment(w, r, &Question{Reference: reference, Key: s.opens(r), Bad: r.Method != http.MethodGet})
 		return
 	}
 	switch {
@@ -21,20 +21,22 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveTrap(w, r)
 	case strings.HasPrefix(r.URL.Path, "/sim/"):
 		s.admin.ServeHTTP(w, r)
+	case s.cfg.Dialect != nil && s.serveDialect(w, r):
 	default:
 		writeError(w, http.StatusNotFound, "no_such_resource", "There is nothing here; try "+paymentsPath+"demo_1999_EUR.")
 	}
 }
 
 // servePayment is the hot path: one lock for the meter, one for the payment, one for the log.
-func (s *Simulator) servePayment(w http.ResponseWriter, r *http.Request, reference string) {
+func (s *Simulator) servePayment(w http.ResponseWriter, r *http.Request, q *Question) {
 	now := time.Now()
 	c := s.climate.Load()
-	m := moment{wall: now, at: now.Sub(c.since), down: s.downAt(c, now), method: r.Method == http.MethodGet, key: s.opens(r)}
+	m := moment{wall: now, at: now.Sub(c.since), down: s.downAt(c, now), method: !q.Bad, key: q.Key}
 	s.meter.arrive(now, m.down != Answered)
 
-	h := hash(reference)
-	p, e := s.plan(c, m, h, reference)
+	h := hash(q.Reference)
+	p, e := s.plan(c, m, h, q.Reference)
+	p.dialect, p.question = s.cfg.Dialect, q
 	rec := record{at: now.UnixNano(), outcome: Abandoned, n: p.n, down: m.down != Answered, reference: p.reference}
 	defer func() { s.log(&rec, time.Since(now)) }() // also when the answer ends in a panic that drops the connection
 	if p.wait > 0 && !s.wait(r.Context(), p.wait) {
@@ -84,6 +86,7 @@ func (s *Simulator) adopt(shard *shard, h uint64, c *climate, m moment, referenc
 	own := diceFor(s.cfg.Seed, ^h, 0)
 	p.Reference = strings.Clone(reference)
 	p.Script.Pending = int(own.between(int64(c.Mix.MinPending), int64(c.Mix.MaxPending)))
+	p.Script = s.fit(p.Script)
 	e, err := s.book.enter(shard, h, p, m.wall)
 	if err != nil {
 		return nil // full: the gateway does not know it

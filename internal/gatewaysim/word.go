@@ -19,7 +19,7 @@ const (
 
 var wordNames = [...]string{
 	noWord: "", processing: "processing", requiresAction: "requires_action", authorized: "authorized", succeeded: "succeeded",
-	failed: "failed", canceled: "canceled", expired: "expired", settling: "settling_v2",
+	failed: "failed", canceled: "canceled", expired: "expired", settling: UnknownWord,
 }
 
 func (w word) String() string { return wordNames[w] }

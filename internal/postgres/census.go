@@ -124,25 +124,28 @@ func Measure(ctx context.Context, pool *pgxpool.Pool, from payment.ID, window ti
 // Standing is where one payment stands, for a check against the gateway's own book.
 type Standing struct {
 	ID        payment.ID
+	Gateway   string
 	Reference string
 	Status    payment.Status
-	Revision  int  // how often its status has changed
-	Person    bool // its job is dead and a letter is open
+	Source    string // who said so: poll, webhook, operator, reconciliation; nothing while nobody has
+	Revision  int    // how often its status has changed
+	Person    bool   // its job is dead and a letter is open
 	Job       bool
 	Leased    bool // its job has a lease that has not run out
 	Due       bool // its job is due
 	Events    int  // events of its final status
 	Resolves  int  // recorded polls that ended it
+	Polls     int
 	Announced bool // all its events are published
 }
 
 // Standings reads the standing of each payment whose id is from or above.
 func Standings(ctx context.Context, pool *pgxpool.Pool, from payment.ID) ([]Standing, error) {
 	rows, err := pool.Query(ctx, `
-		select p.id, p.reference, p.status, p.revision,
+		select p.id, p.gateway, p.reference, p.status, coalesce(p.status_source, ''), p.revision,
 		  coalesce(j.state = 'dead', false) and d.payment_id is not null,
 		  j.payment_id is not null, coalesce(j.locked_until > now(), false), coalesce(j.claimable_at <= now(), false),
-		  coalesce(e.n, 0), coalesce(a.n, 0), coalesce(e.announced, true)
+		  coalesce(e.n, 0), coalesce(a.n, 0), coalesce(a.polls, 0), coalesce(e.announced, true)
 		from pollux.payments p
 		left join pollux.poll_jobs j on j.payment_id = p.id
 		left join pollux.dead_letters d on d.payment_id = p.id and d.state in ('open', 'replaying')
@@ -153,7 +156,7 @@ func Standings(ctx context.Context, pool *pgxpool.Pool, from payment.ID) ([]Stan
 		  group by payment_id
 		) e on e.payment_id = p.id
 		left join (
-		  select payment_id, count(*) filter (where disposition = 'resolve' and applied) as n
+		  select payment_id, count(*) filter (where disposition = 'resolve' and applied) as n, count(*) as polls
 		  from pollux.poll_attempts
 		  where payment_id >= $1
 		  group by payment_id
