@@ -59,6 +59,8 @@ func TestScripts(t *testing.T) {
 			"lock":      lock,
 			"blocked":   blocked,
 			"replaying": replaying,
+			"await":     awaitQuery,
+			"holds":     holds,
 			"broker":    startBroker,
 			"consumer":  makeConsumer,
 			"stream":    makeStream,
@@ -183,6 +185,28 @@ func blocked(ts *testscript.TestScript, _ bool, _ []string) {
 	await(ts, `
 		select exists (select from pg_stat_activity
 		where datname = current_database() and application_name = 'pollux-cli' and wait_event_type = 'Lock')`)
+}
+
+// await 'query': waits until it says true.
+func awaitQuery(ts *testscript.TestScript, _ bool, args []string) { await(ts, args[0]) }
+
+// holds 'query': it says true.
+func holds(ts *testscript.TestScript, _ bool, args []string) {
+	within(ts, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, ts.Getenv("DATABASE_URL"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		var yes bool
+		if err := conn.QueryRow(ctx, args[0]).Scan(&yes); err != nil {
+			return err
+		}
+		if !yes {
+			return fmt.Errorf("it does not hold: %s", args[0])
+		}
+		return nil
+	})
 }
 
 // await waits until a query says true.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -84,14 +85,27 @@ func openBreakers(cmd *cobra.Command) (map[fleet.Target]bool, error) {
 		}
 		records, err := fleet.List(ctx, conn.KV())
 		for _, r := range records {
-			open[r.Target] = r.Breaker.Kind == breaker.Open
+			open[r.Target] = isOpen(r.Breaker, breaker.At(time.Now()))
 		}
 		return err
 	})
-	if err != nil {
-		return nil, errors.New("the broker cannot be asked")
+	var invalid *config.Invalid
+	switch {
+	case errors.As(err, &invalid):
+		return nil, errors.New("no broker is configured")
+	case err != nil:
+		text, _, _ := strings.Cut(err.Error(), "\n")
+		return nil, errors.New(text)
 	}
 	return open, nil
+}
+
+// isOpen reports whether a breaker keeps all calls away: by itself, or because a person says so.
+func isOpen(s breaker.Shared, now breaker.Instant) bool {
+	if s.Forced.On() && s.Forced.Until > now {
+		return s.Forced.Mode == breaker.Open
+	}
+	return s.Kind == breaker.Open
 }
 
 // askGateways asks what the gateways say now about the first letters.

@@ -592,7 +592,7 @@ func TestManyLetters(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Release()
-	r.exec(t, `vacuum (analyze) pollux.dead_letters`)
+	r.exec(t, `vacuum (freeze, analyze) pollux.dead_letters`)
 	operator, plans := explain(t, r.url, false)
 	look := func(what string, most float64, fn func() error) {
 		t.Helper()

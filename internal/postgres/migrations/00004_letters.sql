@@ -35,6 +35,9 @@ alter table pollux.dead_letters
   drop constraint dead_letters_state,
   add constraint dead_letters_state check (state in ('open', 'replaying', 'resolved', 'discarded', 'parked'));
 
+-- An index alone answers only where the table was vacuumed.
+alter table pollux.dead_letters set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+
 comment on column pollux.dead_letters.review is 'about a payment that is final: a person is to look, nothing is to be polled';
 comment on column pollux.dead_letters.owner is 'who looks after it; empty: nobody';
 comment on column pollux.dead_letters.classes is 'how often the gateway answered with each class, of the last thousand answers';
@@ -414,5 +417,6 @@ alter table pollux.dead_letters
   drop column first_at, drop column classes, drop column policy_hash, drop column build,
   drop constraint dead_letters_state,
   add constraint dead_letters_state check (state in ('open', 'replaying', 'resolved', 'discarded'));
+alter table pollux.dead_letters reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor, autovacuum_analyze_scale_factor);
 create unique index dead_letters_one_open on pollux.dead_letters (payment_id) where state in ('open', 'replaying');
 drop function pollux.fingerprint;
