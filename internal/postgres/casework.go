@@ -42,10 +42,11 @@ func placeOf(open, kept string) string {
 	end`
 }
 
-// placeSQL is placeOf for a few payments: letters are looked up one by one.
+// placeSQL is placeOf for a few payments: letters are looked up by their payment, one by one. (For exists the planner would hash all letters, and a condition on
+// the state might lead it to another index.)
 var placeSQL = placeOf(
-	`exists (select from pollux.dead_letters l where l.payment_id = p.id and l.state = 'open')`,
-	`exists (select from pollux.dead_letters l where l.payment_id = p.id and l.state <> 'resolved')`)
+	`(select bool_or(l.state = 'open') from pollux.dead_letters l where l.payment_id = p.id)`,
+	`(select bool_or(l.state <> 'resolved') from pollux.dead_letters l where l.payment_id = p.id)`)
 
 // paymentColumns are the columns of a payment p, in the order of paymentFields.
 var paymentColumns = `
@@ -89,7 +90,7 @@ func (c *Casework) Find(ctx context.Context, k casework.Key) (int64, error) {
 var caseSQL = `
 	select now(), ` + paymentColumns + `, coalesce(j.next_poll_at, 'epoch'), coalesce(j.locked_until > now(), false),
 	  case when j.held_until > now() then j.held_until end,
-	  coalesce((select max(l.id) from pollux.dead_letters l where l.payment_id = p.id and l.state not in ('resolved', 'discarded')), 0)
+	  coalesce((select max(l.id) filter (where l.state not in ('resolved', 'discarded') and not l.review) from pollux.dead_letters l where l.payment_id = p.id), 0)
 	from pollux.payments p
 	left join pollux.poll_jobs j on j.payment_id = p.id
 	where p.id = $1`
@@ -236,7 +237,7 @@ func dossier(ctx context.Context, tx pgx.Tx, id int64) (casework.Dossier, error)
 		select id, reason, state, gateway_status, message, created_at, died_at, closed_at, coalesce(closed_by, '')
 		from pollux.dead_letters
 		where payment_id = $2
-		order by id desc
+		order by died_at desc
 		limit $1`, id); err != nil {
 		return d, err
 	}
@@ -250,7 +251,7 @@ func dossier(ctx context.Context, tx pgx.Tx, id int64) (casework.Dossier, error)
 		select event_id, received_at, kind, status, decision, why
 		from pollux.webhook_events
 		where payment_id = $2
-		order by id desc
+		order by received_at desc
 		limit $1`, id); err != nil {
 		return d, err
 	}
@@ -274,7 +275,8 @@ func dossier(ctx context.Context, tx pgx.Tx, id int64) (casework.Dossier, error)
 	return d, err
 }
 
-// newestRows reads the newest rows of a kind, the oldest of them first. The first argument of the statement is how many.
+// newestRows reads the newest rows of a kind, the oldest of them first. The first argument of the statement is how many. Statements order them by a time that no
+// index has alone, so that none is walked in search of a few rows.
 func newestRows[T any](ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]T, error) {
 	rows, err := tx.Query(ctx, sql, append([]any{casework.MaxRows}, args...)...)
 	if err != nil {
@@ -345,7 +347,7 @@ func eventsOf(ctx context.Context, tx pgx.Tx, d casework.Dossier) ([]casework.Ev
 		from pollux.outbox
 		where payment_id = $2
 		  and created_at = any ($3::timestamptz[])
-		order by seq desc
+		order by created_at desc, seq desc
 		limit $1`, d.Payment.ID, times)
 }
 

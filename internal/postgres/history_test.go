@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pollux/internal/audit"
+	"pollux/internal/casework"
 	"pollux/internal/consumer"
 	"pollux/internal/deadletter"
 	"pollux/internal/gateway"
@@ -77,7 +79,7 @@ func (w *worker) run() {
 		weight int
 		do     func(context.Context) error
 	}{
-		{"track", 3, w.track}, {"claim", 6, w.claim}, {"write", 12, w.write}, {"time passes", 4, w.pass}, {"webhook", 3, w.webhook}, {"operator", 1, w.operator},
+		{"track", 3, w.track}, {"claim", 6, w.claim}, {"write", 12, w.write}, {"time passes", 4, w.pass}, {"webhook", 3, w.webhook}, {"operator", 1, w.operator}, {"act", 4, w.act},
 		{"replay", 3, w.replay}, {"release", 1, w.release}, {"extend", 1, w.extend}, {"set aside", 1, w.setAside}, {"publish", 4, w.publishSome},
 		{"lose the stream", 1, w.loseStream}, {"maintain", 1, w.maintainOnce},
 	}
@@ -250,6 +252,28 @@ func (w *worker) operator(ctx context.Context) error {
 	return err
 }
 
+// act is what an operator does to one payment with the command line.
+func (w *worker) act(ctx context.Context) error {
+	id, err := w.any(ctx)
+	if err != nil || id == 0 {
+		return err
+	}
+	a := []casework.Act{
+		{Verb: casework.PollNow}, {Verb: casework.Hold, For: time.Duration(w.rand.IntN(20)+1) * time.Millisecond}, {Verb: casework.Hold, For: time.Hour}, {Verb: casework.Release},
+		{Verb: casework.Force, Status: payment.Statuses[1+w.rand.IntN(4)], Overrule: w.rand.IntN(2) == 0},
+	}[w.rand.IntN(5)]
+	a.By = audit.Actor{Name: w.name, Origin: "test"}
+	o, err := w.casework().Act(ctx, id, a, casework.Judge)
+	var refusal *casework.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return nil
+	case err == nil && o.Before.Status == payment.Pending && o.After.Status.Final():
+		w.finish(1)
+	}
+	return err
+}
+
 func (w *worker) replay(ctx context.Context) error {
 	letters, err := w.letters.List(ctx, deadletter.Filter{}, deadletter.Page{Limit: 10})
 	if err != nil {
@@ -351,8 +375,14 @@ func (h *history) end() {
 	if t.Failed() {
 		return
 	}
+	if n := h.count(t); !n.Sound() {
+		t.Errorf("payments are in no place: %+v", n)
+	}
+	if err := h.verifyAudit(t, nil); err != nil {
+		t.Error(err)
+	}
 	for {
-		h.exec(t, `update pollux.poll_jobs set next_poll_at = least(next_poll_at, now()), locked_until = case when lock_token is not null then least(locked_until, now()) end where state <> 'dead'`)
+		h.exec(t, `update pollux.poll_jobs set held_until = null, next_poll_at = least(next_poll_at, now()), locked_until = case when lock_token is not null then least(locked_until, now()) end where state <> 'dead'`)
 		h.relay.jobs.forget()
 		h.giveUpReplays(t)
 		h.reopen(t)

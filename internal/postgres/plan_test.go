@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"pollux/internal/casework"
 	"pollux/internal/deadletter"
 	"pollux/internal/outbox"
 )
@@ -291,6 +292,15 @@ func hotStatements(t *testing.T, services, callers, operator *record, prefix str
 	}
 	if o := operator.replay(t, ids); len(o.Released) != 3 {
 		t.Fatalf("replay: %+v", o)
+	}
+	for _, a := range []casework.Act{{Verb: casework.Hold, For: time.Hour}, {Verb: casework.Release}} {
+		operator.mustAct(t, jobs[len(jobs)-1].Payment, a)
+	}
+	if list, err := operator.casework().List(ctx, casework.Filter{}, 0, 20); err != nil || len(list) != 20 {
+		t.Fatalf("%d payments are listed, %v", len(list), err)
+	}
+	if log, err := NewAudit(operator.pool).List(ctx, AuditFilter{Target: "payment:1"}, 10); err != nil {
+		t.Fatalf("%v, %v", log, err)
 	}
 	// an operator and a webhook finish what is left; one is a late success
 	operator.exec(t, `update pollux.payments set status = 'failed', status_source = 'operator' where id = any ($1::bigint[]) and status = 'pending'`, idsOf(jobs[2:]))
