@@ -30,6 +30,7 @@ type replay struct {
 	dryRun   bool
 	ask      bool
 	detach   bool
+	noWait   bool
 	limit    int
 }
 
@@ -71,6 +72,7 @@ Exit code 3 when some of what was chosen was not replayed, failed again, or the 
 	f.BoolVar(&r.dryRun, "dry-run", false, "show what would be replayed and change nothing")
 	f.BoolVar(&r.ask, "ask-gateway", false, fmt.Sprintf("with --dry-run: ask the gateway what it says now, about the first %d at most", maxAsked))
 	f.BoolVar(&r.detach, "detach", false, "only make the replay; pollux dlq resume releases it")
+	f.BoolVar(&r.noWait, "no-wait", false, "end when all is released, without waiting for answers")
 	f.IntVar(&r.limit, "limit", 50, "with --dry-run: show the first so many")
 	return cmd
 }
@@ -136,18 +138,18 @@ func (r *replay) run(ctx context.Context, cmd *cobra.Command, replays *postgres.
 	if r.detach || made.State != deadletter.Running {
 		return summary(ctx, cmd, replays, made)
 	}
-	return drive(ctx, cmd, replays, made.ID, r.by())
+	return drive(ctx, cmd, replays, made.ID, r.by(), !r.noWait)
 }
 
 func (r *replay) by() postgres.By { return postgres.By{Actor: r.order.by(), Reason: r.order.reason} }
 
-// drive drives a replay to its end and says what became of it.
-func drive(ctx context.Context, cmd *cobra.Command, replays *postgres.Replays, id int64, by postgres.By) error {
+// drive drives a replay to its end, or until something is known about each of its letters, and says what became of it.
+func drive(ctx context.Context, cmd *cobra.Command, replays *postgres.Replays, id int64, by postgres.By, settle bool) error {
 	board := &board{w: cmd.ErrOrStderr(), every: 10 * time.Second}
 	if terminal.Is(board.w) {
 		board.every = time.Second
 	}
-	d := deadletter.Driver{Steps: postgres.Drive{Replays: replays, By: by}, Transient: postgres.Transient, Report: board.report, Settle: true}
+	d := deadletter.Driver{Steps: postgres.Drive{Replays: replays, By: by}, Transient: postgres.Transient, Report: board.report, Settle: settle}
 	if _, err := d.Run(ctx, id); err != nil {
 		return app.Hint(fmt.Errorf("replay %d is interrupted: %w", id, err), "pollux dlq resume %d goes on with it; pollux dlq cancel %d ends it", id, id)
 	}
@@ -286,7 +288,7 @@ func replayTurn(verb, short string, do func(*postgres.Replays, context.Context, 
 
 func dlqResume() *cobra.Command {
 	var o order
-	var detach bool
+	var detach, noWait bool
 	cmd := &cobra.Command{
 		Use: "resume REPLAY --reason WHY", Short: "Goes on with a replay: one whose command ended, or one that stopped", Args: exactlyOneReplay,
 		Long: `resume releases what is left of a replay. Any number of people may do so at once: each letter is released once. A replay that has stopped because the fault came
@@ -310,12 +312,13 @@ back begins with a single letter again.`,
 				if detach {
 					return summary(ctx, cmd, replays, r)
 				}
-				return drive(ctx, cmd, replays, id, by)
+				return drive(ctx, cmd, replays, id, by, !noWait)
 			})
 		},
 	}
 	o.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "only let it go on; another resume releases")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "end when all is released, without waiting for answers")
 	return cmd
 }
 

@@ -227,17 +227,16 @@ type Replay struct {
 
 // Counts are the letters of a replay by what became of them.
 type Counts struct {
-	Chosen      int64            `json:"chosen"`   // not released yet
-	Queued      int64            `json:"queued"`   // released, and neither final nor back
-	Answered    int64            `json:"answered"` // of these: the gateway has answered, and it is still pending
-	Resolved    int64            `json:"resolved"`
-	FailedAgain int64            `json:"failed_again"`
-	CameBack    int64            `json:"came_back"` // of these: with the same fingerprint
-	Final       int64            `json:"final"`     // was final before it was released
-	Refused     int64            `json:"refused"`
-	Cancelled   int64            `json:"cancelled"`
-	Undone      int64            `json:"undone"`
-	Returned    map[string]int64 `json:"-"` // money that is with a person again, by currency
+	Chosen      int64 `json:"chosen"`   // not released yet
+	Queued      int64 `json:"queued"`   // released, and neither final nor back
+	Answered    int64 `json:"answered"` // of these: the gateway has answered, and it is still pending
+	Resolved    int64 `json:"resolved"`
+	FailedAgain int64 `json:"failed_again"`
+	CameBack    int64 `json:"came_back"` // of these: with the same fingerprint
+	Final       int64 `json:"final"`     // was final before it was released
+	Refused     int64 `json:"refused"`
+	Cancelled   int64 `json:"cancelled"`
+	Undone      int64 `json:"undone"`
 }
 
 // Released is how many letters were released.

@@ -20,6 +20,16 @@ func (b By) act(action string, outcome audit.Outcome, changes []audit.Change) au
 	return audit.Act{Actor: b.Actor, Action: action, Outcome: outcome, Reason: b.Reason, Changes: changes}
 }
 
+// writeActs writes several acts, the last thing of a transaction. Acts that change nothing are left out.
+func writeActs(ctx context.Context, tx pgx.Tx, acts ...audit.Act) error {
+	for _, a := range acts {
+		if err := writeAct(ctx, tx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // letterState is a letter in the audit log.
 type letterState struct {
 	State  string `json:"state,omitempty"`
@@ -74,10 +84,7 @@ func (s *Letters) Change(ctx context.Context, sel deadletter.Selection, change d
 			return err
 		}
 		action := "dlq." + string(change.Verb)
-		if err := writeAct(ctx, tx, by.act(action, audit.Refused, refused)); err != nil {
-			return err
-		}
-		return writeAct(ctx, tx, by.act(action, audit.Done, done))
+		return writeActs(ctx, tx, by.act(action, audit.Refused, refused), by.act(action, audit.Done, done))
 	})
 	return o, describe("changing dead letters", err)
 }

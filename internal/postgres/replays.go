@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -99,14 +98,15 @@ func (s *Replays) Create(ctx context.Context, o deadletter.Order, by By) (r dead
 		if err != nil {
 			return err
 		}
-		if err := freeze(ctx, tx, id, o, by); err != nil {
+		parked, err := freeze(ctx, tx, id, o, by)
+		if err != nil {
 			return err
 		}
 		if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
 			return err
 		}
-		return writeAct(ctx, tx, by.act("replay.create", audit.Done, []audit.Change{{Target: replayTarget(id),
-			After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum}}}))
+		created := []audit.Change{{Target: replayTarget(id), After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum}}}
+		return writeActs(ctx, tx, by.act("replay.create", audit.Done, created), by.act("dlq.park", audit.Done, parked))
 	})
 	return r, fresh, describe("making a replay", err)
 }
@@ -127,8 +127,8 @@ func known(ctx context.Context, tx pgx.Tx, o deadletter.Order) (deadletter.Repla
 	return r, err
 }
 
-// freeze writes the rows of a replay and what they add up to.
-func freeze(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, by By) error {
+// freeze writes the rows of a replay and what they add up to, and returns the letters that it has put aside.
+func freeze(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, by By) ([]audit.Change, error) {
 	var c clauses
 	me := c.arg(id)
 	tag, err := tx.Exec(ctx, `
@@ -138,18 +138,18 @@ func freeze(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, by By)
 		  case when polled then 'chosen' when verdict = 'already_final' then 'final' else 'refused' end, verdict, detail, case when not polled then now() end
 		from ordered`, c.args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if tag.RowsAffected() > deadletter.MaxReplay {
-		return fmt.Errorf("more than %d letters are chosen; narrow the filter", deadletter.MaxReplay)
+		return nil, fmt.Errorf("more than %d letters are chosen; narrow the filter", deadletter.MaxReplay)
 	}
 	if err := nameMissing(ctx, tx, id, o, tag.RowsAffected()); err != nil {
-		return err
+		return nil, err
 	}
-	if err := putAside(ctx, tx, id, by); err != nil {
-		return err
+	if err := sum(ctx, tx, id, o); err != nil {
+		return nil, err
 	}
-	return sum(ctx, tx, id, o)
+	return putAside(ctx, tx, id, by)
 }
 
 // nameMissing adds the ids that are no letters.
@@ -166,7 +166,7 @@ func nameMissing(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, f
 }
 
 // putAside parks the letters that were replayed too often.
-func putAside(ctx context.Context, tx pgx.Tx, id int64, by By) error {
+func putAside(ctx context.Context, tx pgx.Tx, id int64, by By) ([]audit.Change, error) {
 	rows, err := tx.Query(ctx, `
 		update pollux.dead_letters d
 		set state = 'parked'
@@ -177,24 +177,21 @@ func putAside(ctx context.Context, tx pgx.Tx, id int64, by By) error {
 		  and d.state = 'open'
 		returning d.id`, id)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	parked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil || len(parked) == 0 {
-		return err
+		return nil, err
 	}
 	_, err = tx.Exec(ctx, `
 		insert into pollux.dead_letter_notes (letter_id, actor, text)
 		select id, $2, 'put aside: replayed too often'
 		from unnest($1::bigint[]) as i(id)`, parked, by.Name)
-	if err != nil {
-		return err
-	}
 	changes := make([]audit.Change, len(parked))
 	for i, letter := range parked {
 		changes[i] = audit.Change{Target: audit.Letter(letter), Before: letterState{State: deadletter.Open}, After: letterState{State: deadletter.Parked, Replay: id}}
 	}
-	return writeAct(ctx, tx, by.act("dlq.park", audit.Done, changes))
+	return changes, err
 }
 
 // sum writes what was chosen, how fast it goes and whether a second person must agree.
@@ -485,7 +482,7 @@ type turn struct {
 	verb, done string   // as in "approve", "approved"
 	from       []string // the states in which it can be done
 	refuses    func(deadletter.Replay) error
-	do         func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error
+	do         func(ctx context.Context, tx pgx.Tx) (letters []audit.Change, err error)
 }
 
 // turn does something with a replay and writes it to the audit log, as it does a refusal.
@@ -501,14 +498,15 @@ func (s *Replays) turn(ctx context.Context, id int64, by By, t turn) (r deadlett
 			return writeAct(ctx, tx, By{by.Actor, by.Reason + ": " + refusal.Error()}.act("replay."+t.verb, audit.Refused,
 				[]audit.Change{{Target: replayTarget(id), Before: replayState{State: before.State}}}))
 		}
-		if err := t.do(ctx, tx, before); err != nil {
+		letters, err := t.do(ctx, tx)
+		if err != nil {
 			return err
 		}
 		if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
 			return err
 		}
-		return writeAct(ctx, tx, by.act("replay."+t.verb, audit.Done, []audit.Change{{Target: replayTarget(id),
-			Before: replayState{State: before.State}, After: replayState{State: r.State}}}))
+		turned := []audit.Change{{Target: replayTarget(id), Before: replayState{State: before.State}, After: replayState{State: r.State}}}
+		return writeActs(ctx, tx, by.act("replay."+t.verb, audit.Done, turned), by.act("dlq."+t.verb, audit.Done, letters))
 	})
 	if err != nil {
 		return r, describe("changing a replay", err)
@@ -538,9 +536,12 @@ func (s *Replays) Approve(ctx context.Context, id int64, by By) (deadletter.Repl
 			}
 			return nil
 		},
-		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
-			_, err := tx.Exec(ctx, `update pollux.replays set state = 'running', why = '', approved_by = $2, approved_at = now(), next_release_at = now() where id = $1`, id, by.Name)
-			return err
+		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
+			_, err := tx.Exec(ctx, `
+				update pollux.replays
+				set state = 'running', why = '', approved_by = $2, approved_at = now(), next_release_at = now()
+				where id = $1`, id, by.Name)
+			return nil, err
 		},
 	})
 }
@@ -549,8 +550,8 @@ func (s *Replays) Approve(ctx context.Context, id int64, by By) (deadletter.Repl
 func (s *Replays) Cancel(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
 	return s.turn(ctx, id, by, turn{
 		verb: "cancel", done: "cancelled", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped},
-		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
-			return endReplay(ctx, tx, id, deadletter.Cancelled)
+		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
+			return nil, endReplay(ctx, tx, id, deadletter.Cancelled)
 		},
 	})
 }
@@ -559,12 +560,12 @@ func (s *Replays) Cancel(ctx context.Context, id int64, by By) (deadletter.Repla
 func (s *Replays) Resume(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
 	return s.turn(ctx, id, by, turn{
 		verb: "resume", done: "resumed", from: []string{deadletter.Stopped},
-		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
+		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
 			_, err := tx.Exec(ctx, `
 				update pollux.replays
 				set state = 'running', why = '', ended_at = null, stage = case when stage >= $2 and leg = 0 then stage else 0 end, leg = leg + 1, next_release_at = now()
 				where id = $1`, id, len(deadletter.Canary))
-			return err
+			return nil, err
 		},
 	})
 }
@@ -573,15 +574,11 @@ func (s *Replays) Resume(ctx context.Context, id int64, by By) (deadletter.Repla
 func (s *Replays) Undo(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
 	return s.turn(ctx, id, by, turn{
 		verb: "undo", done: "undone", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped, deadletter.Cancelled, deadletter.Done},
-		do: func(ctx context.Context, tx pgx.Tx, r deadletter.Replay) error {
+		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
 			if err := endReplay(ctx, tx, id, deadletter.Undone); err != nil {
-				return err
+				return nil, err
 			}
-			taken, err := takeBack(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			return writeAct(ctx, tx, by.act("dlq.undo", audit.Done, taken))
+			return takeBack(ctx, tx, id)
 		},
 	})
 }
@@ -635,283 +632,4 @@ func takeBack(ctx context.Context, tx pgx.Tx, id int64) ([]audit.Change, error) 
 		return audit.Change{Target: audit.Letter(letter), Before: letterState{State: deadletter.Replaying, Replay: id, Times: &counted},
 			After: letterState{State: deadletter.Open, Times: &times}}, err
 	})
-}
-
-// Drive is Replays for a driver. It releases in the name of whoever drives.
-type Drive struct {
-	*Replays
-	By By
-}
-
-var _ deadletter.Stepper = Drive{}
-
-// Step implements deadletter.Stepper.
-func (s Drive) Step(ctx context.Context, id int64, next func(deadletter.Progress) deadletter.Deed) (p deadletter.Progress, deed deadletter.Deed, err error) {
-	err = again(ctx, s.pool, func(tx pgx.Tx) error {
-		if p, err = progress(ctx, tx, id); err != nil {
-			return err
-		}
-		deed = next(p)
-		if err := s.carryOut(ctx, tx, &p, deed); err != nil {
-			return err
-		}
-		return noteAnswers(ctx, tx, id)
-	})
-	return p, deed, describe("driving a replay", err)
-}
-
-// progress locks a replay and reads where it stands.
-func progress(ctx context.Context, tx pgx.Tx, id int64) (p deadletter.Progress, err error) {
-	if p.Replay, err = lockReplay(ctx, tx, id); err != nil {
-		return p, err
-	}
-	if p.Counts, err = countItems(ctx, tx, id); err != nil {
-		return p, err
-	}
-	var wait float64
-	err = tx.QueryRow(ctx, `
-		select
-		  case when next_release_at <= now() + $2::bigint * interval '1 microsecond'
-		    then least(floor(extract(epoch from now() - greatest(next_release_at, now()) + $2::bigint * interval '1 microsecond') * rate)::bigint + 1, 1000000) else 0 end,
-		  greatest(extract(epoch from next_release_at - now() - $2::bigint * interval '1 microsecond'), 0)::float8
-		from pollux.replays
-		where id = $1`, id, deadletter.Ahead.Microseconds()).Scan(&p.Ready, &wait)
-	if err != nil {
-		return p, err
-	}
-	p.Wait = time.Duration(wait * float64(time.Second))
-	p.Leg, err = legOf(ctx, tx, p)
-	return p, err
-}
-
-// legOf counts what was released since the stage began. While only a few are tried, a failed call with the fingerprint of before counts as soon as it is
-// recorded: whether the payment dies of it may take a day to know.
-func legOf(ctx context.Context, tx pgx.Tx, p deadletter.Progress) (l deadletter.Leg, err error) {
-	if p.State != deadletter.Running {
-		return l, nil
-	}
-	err = tx.QueryRow(ctx, `
-		select count(*), count(*) filter (where i.state = 'queued' and i.answered_at is null), count(*) filter (where i.came_back),
-		  count(*) filter (where i.state in ('resolved', 'failed_again'))
-		from pollux.replay_items i
-		join pollux.replays r on r.id = i.replay_id
-		where i.replay_id = $1
-		  and i.leg = r.leg`, p.ID).Scan(&l.Released, &l.Unanswered, &l.CameBack, &l.Ended)
-	if err != nil || p.Stage >= len(deadletter.Canary) {
-		return l, err
-	}
-	var failing int64
-	err = tx.QueryRow(ctx, `
-		select count(*)
-		from pollux.replay_items i
-		join pollux.replays r on r.id = i.replay_id
-		cross join lateral (
-		  select a.*
-		  from pollux.poll_attempts a
-		  where a.payment_id = i.payment_id
-		    and a.at >= i.released_at
-		  order by a.at desc
-		  limit 1
-		) a
-		where i.replay_id = $1
-		  and i.leg = r.leg
-		  and i.state = 'queued'
-		  and a.class in ('transport', 'malformed', 'not_found', 'unknown_status', 'mismatch')
-		  and pollux.fingerprint(a.class, a.http_status, a.gateway_status, a.message) = i.fingerprint`, p.ID).Scan(&failing)
-	l.CameBack += failing
-	return l, err
-}
-
-// carryOut does a deed and brings the progress up to date with it.
-func (s Drive) carryOut(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, d deadletter.Deed) error {
-	switch {
-	case d.Stop != "":
-		p.State, p.Why = deadletter.Stopped, d.Stop
-		return s.end(ctx, tx, p, "replay.stop")
-	case d.Finish:
-		p.State = deadletter.Done
-		return s.end(ctx, tx, p, "replay.finish")
-	case d.Advance:
-		p.Stage++
-		_, err := tx.Exec(ctx, `update pollux.replays set stage = $2, leg = leg + 1 where id = $1`, p.ID, p.Stage)
-		return err
-	case d.Release > 0:
-		return s.release(ctx, tx, p, d.Release)
-	}
-	return nil
-}
-
-func (s Drive) end(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, action string) error {
-	_, err := tx.Exec(ctx, `update pollux.replays set state = $2, why = $3, ended_at = now() where id = $1`, p.ID, p.State, p.Why)
-	if err != nil {
-		return err
-	}
-	return writeAct(ctx, tx, s.By.act(action, audit.Done, []audit.Change{{Target: replayTarget(p.ID),
-		Before: replayState{State: deadletter.Running}, After: replayState{State: p.State, Why: p.Why}}}))
-}
-
-// queueItemsSQL makes the dead jobs of open letters due, one gap after the other. It locks jobs in the order of their payments and then the letters, like
-// everybody; of two who want the same one, one finds its job alive.
-const queueItemsSQL = `
-	with next as materialized (
-	  select i.ord, i.letter_id, i.payment_id
-	  from unnest($2::int[], $3::bigint[], $4::bigint[]) as i(ord, letter_id, payment_id)
-	), dead as materialized (
-	  select j.payment_id
-	  from pollux.poll_jobs j
-	  where j.payment_id = any ($4::bigint[])
-	    and j.state = 'dead'
-	  order by j.payment_id
-	  for update
-	), open as materialized (
-	  select d.id, d.replays
-	  from pollux.dead_letters d
-	  where d.id = any (array(select n.letter_id from next n join dead on dead.payment_id = n.payment_id))
-	    and d.state = 'open'
-	  order by d.id
-	  for update
-	), place as materialized (
-	  select n.*, o.replays, greatest(r.next_release_at, now()) + (row_number() over (order by n.ord) - 1) / r.rate * interval '1 second' as due
-	  from next n
-	  join open o on o.id = n.letter_id
-	  join pollux.replays r on r.id = $1
-	), alive as (
-	  update pollux.poll_jobs j
-	  set state = 'scheduled',
-	      lane = 'replay',
-	      next_poll_at = p.due,
-	      window_started_at = p.due,
-	      attempts = 0, failures = 0, not_founds = 0, last_delay_ms = 0,
-	      replays = j.replays + 1, revision = j.revision + 1, updated_at = now()
-	  from place p
-	  where j.payment_id = p.payment_id
-	  returning p.ord, p.letter_id, p.replays, j.revision
-	), taken as (
-	  update pollux.dead_letters l
-	  set state = 'replaying'
-	  from alive a
-	  where l.id = a.letter_id
-	), paced as (
-	  update pollux.replays r
-	  set next_release_at = greatest(r.next_release_at, now()) + (select count(*) from alive) / r.rate * interval '1 second', driven_at = now(), driver = $5
-	  where r.id = $1
-	)
-	update pollux.replay_items i
-	set state = 'queued', revision = a.revision, released_at = now(), leg = (select r.leg from pollux.replays r where r.id = $1)
-	from alive a
-	where i.replay_id = $1
-	  and i.ord = a.ord
-	returning i.ord, i.letter_id, a.replays`
-
-// release makes the payments of the next n letters due. Those that cannot be polled any more are refused.
-func (s Drive) release(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, n int) error {
-	rows, err := tx.Query(ctx, `
-		select ord, letter_id, payment_id
-		from pollux.replay_items
-		where replay_id = $1
-		  and state = 'chosen'
-		order by ord
-		limit $2`, p.ID, n)
-	if err != nil {
-		return err
-	}
-	var ords []int32
-	var letters, payments []int64
-	var ord int32
-	var letter, payment int64
-	if _, err = pgx.ForEachRow(rows, []any{&ord, &letter, &payment}, func() error {
-		ords, letters, payments = append(ords, ord), append(letters, letter), append(payments, payment)
-		return nil
-	}); err != nil {
-		return err
-	}
-	if rows, err = tx.Query(ctx, queueItemsSQL, p.ID, ords, letters, payments, s.By.Name); err != nil {
-		return err
-	}
-	var done []audit.Change
-	var times int
-	if _, err = pgx.ForEachRow(rows, []any{&ord, &letter, &times}, func() error {
-		before, after := times, times+1
-		done = append(done, audit.Change{Target: audit.Letter(letter), Before: letterState{State: deadletter.Open, Times: &before},
-			After: letterState{State: deadletter.Replaying, Replay: p.ID, Times: &after}})
-		return nil
-	}); err != nil {
-		return err
-	}
-	refused, err := refuse(ctx, tx, p, ords)
-	if err != nil {
-		return err
-	}
-	released := int64(len(done))
-	p.Counts.Chosen, p.Counts.Queued = p.Counts.Chosen-released-int64(len(refused)), p.Counts.Queued+released
-	if err := writeAct(ctx, tx, s.By.act("dlq.replay", audit.Refused, refused)); err != nil {
-		return err
-	}
-	return writeAct(ctx, tx, s.By.act("dlq.replay", audit.Done, done))
-}
-
-// refuse says of letters that were to be released and were not what is true of them now.
-func refuse(ctx context.Context, tx pgx.Tx, p *deadletter.Progress, ords []int32) ([]audit.Change, error) {
-	rows, err := tx.Query(ctx, `
-		update pollux.replay_items i
-		set state = case when v.verdict = 'already_final' then 'final' else 'refused' end, verdict = v.verdict, detail = v.detail, ended_at = now()
-		from (
-		  select d.id,
-		    case when p.status <> 'pending' then 'already_final' when d.state <> 'open' then 'not_open' when j.state <> 'dead' then 'already_polled' end as verdict,
-		    case when p.status <> 'pending' then p.status when d.state <> 'open' then d.state else '' end as detail
-		  from pollux.replay_items c
-		  join pollux.dead_letters d on d.id = c.letter_id
-		  join pollux.payments p on p.id = d.payment_id
-		  left join pollux.poll_jobs j on j.payment_id = d.payment_id
-		  where c.replay_id = $1
-		    and c.ord = any ($2::int[])
-		    and c.state = 'chosen'
-		) v
-		where i.replay_id = $1
-		  and i.ord = any ($2::int[])
-		  and i.letter_id = v.id
-		  and i.state = 'chosen'
-		  and v.verdict is not null
-		returning i.letter_id, i.verdict, i.detail`, p.ID, ords)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (audit.Change, error) {
-		var letter int64
-		var verdict deadletter.Verdict
-		var detail string
-		err := row.Scan(&letter, &verdict, &detail)
-		if verdict == deadletter.AlreadyFinal {
-			p.Counts.Final++
-		} else {
-			p.Counts.Refused++
-		}
-		return audit.Change{Target: audit.Letter(letter), After: letterState{Replay: p.ID, Why: verdict.Why(detail)}}, err
-	})
-}
-
-// answersLooked is how many letters without an answer are looked at in one step.
-const answersLooked = 5000
-
-// noteAnswers notes which released payments the gateway has answered about. It waits for nobody, since by now others may wait for what this transaction has
-// locked.
-func noteAnswers(ctx context.Context, tx pgx.Tx, id int64) error {
-	_, err := tx.Exec(ctx, `
-		with asked as materialized (
-		  select i.ord
-		  from pollux.replay_items i
-		  join pollux.poll_jobs j on j.payment_id = i.payment_id
-		  where i.replay_id = $1
-		    and i.ord = any (array(
-		      select w.ord from pollux.replay_items w where w.replay_id = $1 and w.state = 'queued' and w.answered_at is null order by w.ord limit $2))
-		    and j.attempts > 0
-		  for update of i skip locked
-		)
-		update pollux.replay_items i
-		set answered_at = now()
-		from asked
-		where i.replay_id = $1
-		  and i.ord = asked.ord
-		  and i.state = 'queued'`, id, answersLooked)
-	return err
 }
