@@ -16,6 +16,7 @@ import (
 	"pollux/internal/message"
 	"pollux/internal/postgres"
 	"pollux/internal/telemetry"
+	"pollux/internal/webhook"
 )
 
 // ConsumerCommand is the command of the consumer.
@@ -88,6 +89,9 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 			p.Metrics, p.Tracing, p.Log).WithGate(entrance{gate, kinds[q.Lane], q.Gateway, p.Metrics})
 		g.Go(func() error { return worker.Run(ctx) })
 	}
+	notices := postgres.NewWebhooks(pool, instance("consumer"))
+	fetcher := webhook.NewFetcher(p.fetchConfig(cfg, gateways, entrances), notices, notices, p.Metrics, p.Log)
+	g.Go(func() error { return fetcher.Run(ctx) })
 	p.found(p.broker, ready(conn))
 	p.Log.InfoContext(ctx, "consumer starts", "gateways", len(gateways), "lanes", len(cfg.Consumer.Lanes))
 	p.begins()

@@ -74,6 +74,16 @@ type HookSilence struct {
 	After      time.Duration `koanf:"after"`       // Nothing came for so long, while payments have been pending for as long: an alarm. `0s`: never.
 	Pending    int           `koanf:"pending"`     // So many payments.
 	PollWithin time.Duration `koanf:"poll_within"` // Then each pending payment is polled within this time, whatever its policy says, and within the limits. `0s`: not; for gateways that cannot be polled.
+	Fetch      bool          `koanf:"fetch"`       // Then the events that were missed are fetched, by a consumer, where the gateway lists them: `stripe` and `paypal`. The key of `gateways` must be allowed to read events.
+}
+
+// AccountNames are the accounts that notifications are received for, the default one by an empty name.
+func (h Hook) AccountNames() []string {
+	var names []string
+	if len(h.Keys) > 0 || len(h.Accounts) == 0 {
+		names = append(names, "")
+	}
+	return append(names, sorted(h.Accounts)...)
 }
 
 func defaultWebhooks() Webhooks {
@@ -96,7 +106,7 @@ func defaultWebhooks() Webhooks {
 func defaultHook() Hook {
 	return Hook{
 		Tolerance: 5 * time.Minute,
-		Silence:   HookSilence{After: 30 * time.Minute, Pending: 10, PollWithin: 5 * time.Minute},
+		Silence:   HookSilence{After: 30 * time.Minute, Pending: 10, PollWithin: 5 * time.Minute, Fetch: true},
 		Adyen:     adyen.WebhookConfig{}.WithDefaults(),
 		HTTPJSON:  httpjson.WebhookConfig{}.WithDefaults(),
 	}
@@ -112,7 +122,11 @@ const futureTolerance = time.Minute
 func (h Hook) Endpoints(gateway string) ([]webhook.Endpoint, []error) {
 	var all []webhook.Endpoint
 	var errs []error
-	add := func(account, section string, keys map[string]HookKey) {
+	for _, account := range h.AccountNames() {
+		keys, section := h.Keys, ""
+		if account != "" {
+			keys, section = h.Accounts[account].Keys, "accounts."+account+"."
+		}
 		scheme, err := h.scheme(keys)
 		for _, message := range messages(err) {
 			if section != "" && strings.HasPrefix(message, "keys") {
@@ -124,12 +138,6 @@ func (h Hook) Endpoints(gateway string) ([]webhook.Endpoint, []error) {
 			scheme = webhook.WithLogin(scheme, h.User, h.Password.Reveal())
 		}
 		all = append(all, webhook.Endpoint{Gateway: gateway, Account: account, Scheme: scheme, Mode: h.Mode})
-	}
-	if len(h.Keys) > 0 || len(h.Accounts) == 0 {
-		add("", "", h.Keys)
-	}
-	for _, account := range sorted(h.Accounts) {
-		add(account, "accounts."+account+".", h.Accounts[account].Keys)
 	}
 	return all, errs
 }

@@ -22,8 +22,9 @@ type Webhooks struct {
 }
 
 var (
-	_ webhook.Record = (*Webhooks)(nil)
-	_ webhook.Keeper = (*Webhooks)(nil)
+	_ webhook.Lookout = (*Webhooks)(nil)
+	_ webhook.Record  = (*Webhooks)(nil)
+	_ webhook.Keeper  = (*Webhooks)(nil)
 )
 
 // NewWebhooks returns the record for a receiver. The name says in dead letters who wrote them.
@@ -129,10 +130,10 @@ const standingSQL = `
 	order by p.id
 	for update of p`
 
-// knownSQL finds the notices that came before. It runs behind the locks, so that of two that are the same one sees the other.
+// knownSQL finds the notices that came before. What was listed and not sent has no bytes to be compared with. It runs behind the locks, so that of two that are the same one sees the other.
 const knownSQL = `
-	select i.ord, e.decision, e.payment_id, e.digest = i.digest
-	from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bytea[]) as i(ord, gateway, account, event_id, digest)
+	select i.ord, e.decision, e.payment_id, e.digest = i.digest or 'listed' in (e.key, i.key)
+	from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[]) as i(ord, gateway, account, event_id, digest, key)
 	join pollux.webhook_events e on e.gateway = i.gateway and e.account = i.account and e.event_id = i.event_id`
 
 type named struct{ gateway, account, reference string }
@@ -216,14 +217,15 @@ func scanStandings(rows pgx.Rows, standings map[named]webhook.Standing) error {
 
 func (b *notices) queueKnown(batch *pgx.Batch, round []int) {
 	var ords []int64
-	var gateways, accounts, ids []string
+	var gateways, accounts, ids, names []string
 	var digests [][]byte
 	for _, i := range round {
 		a := &b.arrivals[i]
+		names = append(names, a.Key)
 		ords, gateways, accounts = append(ords, int64(i)), append(gateways, a.Gateway), append(accounts, a.Account)
 		ids, digests = append(ids, a.ID), append(digests, a.Digest[:])
 	}
-	batch.Queue(knownSQL, ords, gateways, accounts, ids, digests).Query(func(rows pgx.Rows) error {
+	batch.Queue(knownSQL, ords, gateways, accounts, ids, digests, names).Query(func(rows pgx.Rows) error {
 		var ord int64
 		var decision webhook.Decision
 		var id *int64
@@ -298,7 +300,7 @@ const stopSQL = `
 	where j.payment_id = i.id
 	  and j.state <> 'dead'`
 
-// keepSQL keeps notices, or says what became of those that waited. One that waits is looked for again after as long as it has waited, within bounds.
+// keepSQL keeps notices, or says what became of those that waited. One that waits is looked for again after half as long as it has waited, within bounds.
 const keepSQL = `
 	insert into pollux.webhook_events as e (gateway, account, event_id, kind, refs, effect, status, detail, amount_minor, currency, part, occurred_at,
 	  mode, key, digest, body, decision, why, payment_id, look_at)
@@ -311,7 +313,7 @@ const keepSQL = `
 	on conflict (gateway, account, event_id) do update
 	set decision = excluded.decision, why = excluded.why, payment_id = excluded.payment_id, decided_at = now(),
 	    look_at = case when excluded.decision = 'waiting'
-	      then now() + greatest(interval '250 milliseconds', least(now() - e.received_at, interval '5 minutes')) end
+	      then now() + greatest(interval '250 milliseconds', least((now() - e.received_at) / 2, interval '30 minutes')) end
 	where e.decision = 'waiting'`
 
 var effects = map[webhook.Effect]string{webhook.Report: "report", webhook.Hint: "hint", webhook.Nothing: "nothing"}

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -83,6 +84,7 @@ const quietSQL = `
 	    select extract(epoch from now() - e.received_at)
 	    from pollux.webhook_events e
 	    where e.gateway || '' = g.name
+	      and e.key <> 'listed'
 	    order by e.id desc
 	    limit 1
 	  )::float8,
@@ -115,6 +117,25 @@ func (s *Webhooks) Quiet(ctx context.Context, gateways []string, after time.Dura
 	})
 	return all, describe("listening for silence", err)
 }
+
+// Alone implements webhook.Lookout: it holds a lock, and a connection, for as long as do runs.
+func (s *Webhooks) Alone(ctx context.Context, gateway string, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchPatience, errors.New("the gateway did not list its events in time"))
+	defer cancel()
+	tx, err := s.pool.Begin(ctx)
+	if err != nil {
+		return describe("taking turns", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
+	var mine bool
+	if err := tx.QueryRow(ctx, `select pg_try_advisory_xact_lock(hashtext('pollux.webhook_events'), hashtext($1))`, gateway).Scan(&mine); err != nil || !mine {
+		return describe("taking turns", err)
+	}
+	return do(ctx)
+}
+
+// fetchPatience is below the 60 s after which the server ends a transaction in which nothing happens.
+const fetchPatience = 50 * time.Second
 
 // densenSQL spreads polls over a time that would sleep longer than it, lane by lane. What the gateway itself asked to wait, waits.
 const densenSQL = `

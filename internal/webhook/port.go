@@ -60,6 +60,9 @@ type Quiet struct {
 	Waiting bool          // enough payments wait for it
 }
 
+// silent reports whether a gateway says nothing although payments wait for it.
+func (q Quiet) silent(s Silence) bool { return q.Waiting && (!q.Heard || q.For > s.After) }
+
 // Outcome is how a request ended.
 type Outcome string
 

@@ -122,7 +122,7 @@ func (w *Watch) Listen(ctx context.Context) error {
 }
 
 func (w *Watch) heed(ctx context.Context, q Quiet, s Silence) error {
-	silent := q.Waiting && (!q.Heard || q.For > s.After)
+	silent := q.silent(s)
 	w.metrics.WebhookSilence(q.Gateway, silent, q.For)
 	was := w.silent[q.Gateway]
 	w.silent[q.Gateway] = silent

@@ -149,6 +149,11 @@ func (a *Adapter) Poll(ctx context.Context, q gateway.Query) gateway.Answer {
 	if why := unaskable(q.Reference); why != "" {
 		return vendor.Unaskable("reference %q %s: PayPal cannot be asked about it", httpclient.NewRedactor(acct.secrets...).Name(q.Reference, 80), why)
 	}
+	return a.ask(ctx, acct, q, a.desk.URL(a.path, q.Reference), a.reader)
+}
+
+// ask asks with the account's token and, where that is refused, once more with another.
+func (a *Adapter) ask(ctx context.Context, acct *account, q gateway.Query, url string, rd reply.Reader) gateway.Answer {
 	ctx, cancel := context.WithTimeout(ctx, a.desk.Timeout())
 	defer cancel()
 	began := time.Now()
@@ -159,8 +164,8 @@ func (a *Adapter) Poll(ctx context.Context, q gateway.Query) gateway.Answer {
 			return ans
 		}
 		ans = a.desk.Ask(ctx, q, httpclient.Request{
-			Method: http.MethodGet, URL: a.desk.URL(a.path, q.Reference), Header: t.header, Hide: t.hide,
-		}, a.reader)
+			Method: http.MethodGet, URL: url, Header: t.header, Hide: t.hide,
+		}, rd)
 		if ans.HTTPStatus != http.StatusUnauthorized || refused != 0 {
 			ans.Took = max(ans.Took, time.Since(began)) // what the fleet's breaker takes for slow includes the token
 			return ans

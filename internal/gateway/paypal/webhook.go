@@ -134,12 +134,17 @@ func (w *Webhook) Parse(r *webhook.Request) ([]webhook.Notice, error) {
 	if err := doc.Parse(r.Body); err != nil {
 		return nil, fmt.Errorf("the body is refused: %w", err)
 	}
-	event := doc.Root()
-	resource := event.Member("resource")
-	n := webhook.Notice{ID: reply.Text(event.Member("id")), Kind: reply.Text(event.Member("event_type"))}
+	n := webhookNotice(doc.Root())
 	if source, ok := sourceOf(r.Header.Get(certificateURL)); ok {
 		n.Mode = source.mode
 	}
+	return []webhook.Notice{n}, nil
+}
+
+// webhookNotice reads an event as PayPal sends and lists it.
+func webhookNotice(event strictjson.Value) webhook.Notice {
+	resource := event.Member("resource")
+	n := webhook.Notice{ID: reply.Text(event.Member("id")), Kind: reply.Text(event.Member("event_type"))}
 	if at, err := time.Parse(time.RFC3339, reply.Text(event.Member("create_time"))); err == nil {
 		n.OccurredAt = at.UTC()
 	}
@@ -149,5 +154,5 @@ func (w *Webhook) Parse(r *webhook.Request) ([]webhook.Notice, error) {
 		n.Effect, n.References = webhook.Hint, webhook.ReferencesOf(reply.Text(resource.Member("id")), reply.Text(related.Member("order_id")),
 			reply.Text(related.Member("authorization_id")))
 	}
-	return []webhook.Notice{n}, nil
+	return n
 }
