@@ -51,6 +51,14 @@ type Payment struct {
 	Place             Place          `json:"place"`
 }
 
+// StatusLine is the status with its detail, in a line.
+func (p Payment) StatusLine() string {
+	if p.StatusDetail == "" || p.StatusDetail == string(p.Status) {
+		return string(p.Status)
+	}
+	return string(p.Status) + " " + p.StatusDetail
+}
+
 // Key is how an operator names a payment: its id, or its gateway with its reference and perhaps its account.
 type Key struct {
 	ID      int64

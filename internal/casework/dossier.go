@@ -141,7 +141,7 @@ func (d Dossier) Timeline() []Moment {
 		line = append(line, Moment{a.At, "operator", act(a)})
 	}
 	if p.Status.Final() {
-		line = append(line, Moment{p.StatusSince, "status", fmt.Sprintf("%s by %s", strings.TrimSpace(string(p.Status)+" "+p.StatusDetail), p.StatusSource)})
+		line = append(line, Moment{p.StatusSince, "status", fmt.Sprintf("%s by %s", p.StatusLine(), p.StatusSource)})
 	}
 	slices.SortStableFunc(line, func(a, b Moment) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
 	return line

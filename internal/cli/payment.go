@@ -105,7 +105,7 @@ func printDossier(w io.Writer, d casework.Dossier, timeline []casework.Moment) {
 	}
 	row(w, "amount", currency.Format(p.AmountMinor, p.Currency))
 	row(w, "class", p.Class)
-	row(w, "status", strings.TrimSpace(string(p.Status)+" "+p.StatusDetail))
+	row(w, "status", p.StatusLine())
 	row(w, "where", p.Place)
 	row(w, "tracked", when(p.TrackedAt))
 	if p.ExpiresAt != nil {

@@ -145,7 +145,7 @@ func printPayments(w io.Writer, list []casework.Waiting, totals []casework.Total
 	row(w, "ID", "TRACKED", "GATEWAY", "ACCOUNT", "REFERENCE", "CLASS", "AMOUNT", "STATUS", "WHERE", "NEXT POLL", "ATTEMPTS", "FAILURES")
 	for _, p := range list {
 		row(w, p.ID, ago(p.TrackedAt), p.Gateway, orDash(p.Account), cut(p.Reference, 40), p.Class, currency.Format(p.AmountMinor, p.Currency),
-			strings.TrimSpace(string(p.Status)+" "+cut(p.StatusDetail, 30)), p.Place, orDash(untilOf(p.Due)), p.Attempts, p.Failures)
+			cut(p.StatusLine(), 40), p.Place, orDash(untilOf(p.Due)), p.Attempts, p.Failures)
 	}
 	if len(list) == limit {
 		row(w, fmt.Sprintf("there may be more: add --before %d", list[len(list)-1].ID))
