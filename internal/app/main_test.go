@@ -17,6 +17,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakFree{pgtest.With(m)}, map[string]func(){
 		"consumer":     func() { os.Exit(Main(ConsumerCommand())) },
 		"outbox-relay": func() { os.Exit(Main(RelayCommand())) },
+		"webhook":      func() { os.Exit(Main(WebhookCommand())) },
 		"slow":         func() { os.Exit(Main(slowCommand())) },
 	})
 }

@@ -36,7 +36,7 @@ func migrated(ctx context.Context, dsn string) error {
 
 // site is what services need: where everything is, and a gateway that answers as the test says.
 type site struct {
-	t       *testing.T
+	t       testing.TB
 	dsn     string
 	nats    string
 	listen  string // where the telemetry is served
@@ -44,7 +44,7 @@ type site struct {
 	answer  func(w http.ResponseWriter, r *http.Request)
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	s := &site{t: t, nats: "nats://127.0.0.1:1", listen: freeAddress(t), answer: succeeded}
 	s.gateway = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.answer(w, r) }))
 	t.Cleanup(s.gateway.Close)
@@ -78,7 +78,7 @@ func (s *site) apply() {
 }
 
 // freeAddress is a loopback address that nobody listens on.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func withConn(dsn string, do func(context.Context, *pgx.Conn) error) error {
 }
 
 // eventually polls until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -204,7 +204,7 @@ func (s *site) unready(why string) func() bool {
 
 // service is a service that runs inside the test as its process would.
 type service struct {
-	t    *testing.T
+	t    testing.TB
 	stop context.CancelCauseFunc
 	done chan struct{}
 	err  error

@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ type door struct {
 	more    string // of the configuration
 }
 
-func newWebhookDoor(t *testing.T) *door {
+func newWebhookDoor(t testing.TB) *door {
 	d := &door{site: newSite(t), address: freeAddress(t), dir: t.TempDir()}
 	for name, secret := range map[string]string{"standard": "whsec_" + base64.StdEncoding.EncodeToString([]byte("standard")),
 		"eu": base64.StdEncoding.EncodeToString([]byte("eu")), "old": "whsec_old", "stripe": "whsec_stripe", "ping": "ping"} {
@@ -286,6 +287,26 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	}
 	if err := v.ends(); err != nil {
 		t.Error(err)
+	}
+}
+
+// The receiver as it is started: it needs no broker, keeps what it answered through a restart, and says nothing of keys and bodies.
+func TestTheReceiverAsAProcess(t *testing.T) {
+	d := newWebhookDoor(t)
+	d.dsn = pgtest.New(t, migrated)
+	d.exec(`select pollux.track_payment('acme', 'pay_1', 1999, 'EUR')`)
+	file := d.file()
+	for _, want := range []string{"applied", "duplicate"} {
+		p := start(t, "webhook", "--config", file, "--log-level", "debug")
+		eventually(t, "ready", d.ready)
+		if got := d.standard("/webhooks/acme", "standard", "e1", updated("pay_1", "succeeded")); got != http.StatusOK {
+			t.Errorf("%d", got)
+		}
+		p.signal(syscall.SIGTERM)
+		said := p.endsWith(ExitOK)
+		if !strings.Contains(said, `"decision":"`+want+`"`) || strings.Contains(said, "whsec_") || strings.Contains(said, "1999") {
+			t.Error(said)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -216,6 +217,9 @@ func (v *verifier) webhooks(w *Webhooks) {
 	}
 }
 
+// accountName is what a payment's account can be, and what can stand in a path.
+var accountName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
+
 func (v *verifier) hook(at path, name string, h Hook) {
 	v.token(at)
 	if !slices.Contains([]string{"", "live", "test"}, h.Mode) {
@@ -236,6 +240,9 @@ func (v *verifier) hook(at path, name string, h Hook) {
 	v.betweenAt(at.child("silence", "pending"), h.Silence.Pending, 1, 10_000)
 	v.hookKeys(at.child("keys"), h.Keys)
 	for _, account := range sorted(h.Accounts) {
+		if !accountName.MatchString(account) {
+			v.refuse([]path{at.child("accounts", account)}, "not an account; write 1 to 128 letters, digits and _ . : -, as payments name it")
+		}
 		v.hookKeys(at.child("accounts", account, "keys"), h.Accounts[account].Keys)
 	}
 	for wrong := range v.bad { // of the whole nothing can be said while a part of it is wrong

@@ -42,6 +42,7 @@ func TestWebhooksMistakesAreRefused(t *testing.T) {
 		{"gateways.acme.scheme=adyen", `webhooks.gateways.acme.keys.current.secret: not hexadecimal`},
 		{"gateways.acme.mode=prod", `webhooks.gateways.acme.mode: "prod"; write live or test`},
 		{"gateways.acme.tolerance=0s", `webhooks.gateways.acme.tolerance: 0s; write 1s to 24h`},
+		{"gateways.acme.accounts.a/b.keys.x.secret=env:HOME", `webhooks.gateways.acme.accounts.a/b: not an account`},
 		{"gateways.acme.user=pollux", `webhooks.gateways.acme.user: a user and its password go together`},
 		{"gateways.acme.silence.pending=0", `webhooks.gateways.acme.silence.pending: 0; write 1 to 10000`},
 		{"gateways.acme.keys.current.secret=written-out", `webhooks.gateways.acme.keys.current.secret: a secret is named, never written out`},

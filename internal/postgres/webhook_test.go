@@ -315,6 +315,19 @@ func TestWhatIsOfNoUseIsKeptWithItsBytes(t *testing.T) {
 	}
 }
 
+func TestWhatIsQuarantinedSaysWhichPaymentItWasAbout(t *testing.T) {
+	r := newRecord(t)
+	ids := r.track(t, "p", 1)
+	unknown := arrival("e1", "p0", "")
+	unknown.Effect, unknown.Fault, unknown.Money = webhook.Nothing, "status settling_v2 is not known", nil
+	if v := r.became(t, []webhook.Arrival{unknown}, webhook.Quarantined); v[0].Payment != ids[0] {
+		t.Errorf("%+v", v)
+	}
+	if got := r.status(t, ids[0]); got != "pending  0" {
+		t.Error(got)
+	}
+}
+
 func TestARefusedNoticeIsSaidToBe(t *testing.T) {
 	r := newRecord(t)
 	r.track(t, "p", 1)

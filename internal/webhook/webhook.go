@@ -121,16 +121,15 @@ func (n Notice) sound(mode string) Notice {
 	case mode != "" && n.Mode != "" && n.Mode != mode:
 		fault = "it is about " + n.Mode + " payments, and this endpoint is for " + mode + " ones"
 	}
-	if len(n.References) > MaxReferences {
-		n.References = n.References[:MaxReferences]
+	named := ReferencesOf(n.References...)
+	if len(named) < len(n.References) && fault == "" {
+		fault = "its reference is not 1 to 255 printable characters"
 	}
-	for _, r := range n.References {
-		if fault == "" && !token(r) {
-			fault = "its reference is not 1 to 255 printable characters"
-		}
+	if n.References = named; len(named) > MaxReferences {
+		n.References = named[:MaxReferences]
 	}
 	if fault != "" {
-		n.Fault, n.References, n.Effect = fault, nil, Nothing
+		n.Fault, n.Effect = fault, Nothing // its references tell a person which payment it was about
 	}
 	return n
 }
