@@ -42,6 +42,9 @@ func Explain(d Dossier, s Settings) Explanation {
 		e.explainPerson(d)
 	default:
 		e.Where = polled(d)
+		if s.Policy.NeverPoll {
+			e.Where = fmt.Sprintf("it was tracked %s; %s is never asked, it reports by webhook", ago(d.Now, d.Payment.TrackedAt), d.Payment.Gateway)
+		}
 		e.explainNext(d, s)
 	}
 	e.bounds(d, s)
@@ -157,6 +160,9 @@ func (e *Explanation) explainNext(d Dossier, s Settings) {
 			e.Next += ", which is not in the configuration here"
 		}
 		e.Next += "?"
+	case s.Policy.NeverPoll:
+		e.Because = "its deadline or its window ends then"
+		e.Next = fmt.Sprintf("a webhook finishes it; without one a person is asked %s, because %s", in(d.Now, due), e.Because)
 	case e.Place == Held:
 		e.Next = fmt.Sprintf("next poll %s, because %s; the broker holds it until then", in(d.Now, due), e.Because)
 	default:
@@ -194,6 +200,9 @@ func because(d Dossier, p redelivery.Policy) string {
 	}[a.Reason]
 	if why == "" {
 		why = "of the last delivery: " + j.LastClass
+	}
+	if p.MinInterval > 0 {
+		why += fmt.Sprintf(", and at least %s after the poll before, as its gateway wishes", short(p.MinInterval))
 	}
 	if wait := time.Duration(a.RetryAfterMS) * time.Millisecond; wait > 0 {
 		why += fmt.Sprintf(", and not before the %s that the gateway asked for", short(min(wait, max(p.MaxRetryAfter, 0))))

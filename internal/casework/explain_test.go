@@ -20,6 +20,12 @@ var standard = redelivery.Policy{
 
 var known = Settings{Policy: standard, Configured: true, Limit: "60/s"}
 
+func sparing() redelivery.Policy {
+	p := standard
+	p.MinInterval = time.Hour
+	return p
+}
+
 // dossier is a payment that was polled four times, 23 minutes ago the last time, and is polled again in 7.
 func dossier(change func(*Dossier)) Dossier {
 	d := Dossier{
@@ -141,6 +147,14 @@ func TestExplanationsSayWhatHappensNextAndWhy(t *testing.T) {
 		}, known,
 			`it is failed since 11:59:00Z, 1m ago, forced by ada: the bank says so`,
 			`a person decides: succeeded said by webhook; see: pollux dlq show 9`},
+		{"never asked", func(d *Dossier) {
+			d.Attempts, d.Job.Attempts, d.Job.LastClass, d.Job.Due, d.Payment.TrackedAt = nil, 0, "watched", noon.Add(time.Hour), tracked
+		}, Settings{Policy: redelivery.Policy{Name: "standard", NeverPoll: true}, Configured: true},
+			`it was tracked 11:59:50Z, 10s ago; acme is never asked, it reports by webhook`,
+			`a webhook finishes it; without one a person is asked 13:00:00Z, in 1h, because its deadline or its window ends then`},
+		{"asked sparingly", nil, Settings{Policy: sparing(), Configured: true},
+			`polled 4 times, still pending: "processing", 11:37:00Z, 23m ago`,
+			`next poll 12:07:10Z, in 7m 10s, because standard[3] = 30m ±20 %, and at least 1h after the poll before, as its gateway wishes`},
 		{"nowhere", func(d *Dossier) { d.Payment.Place = Nowhere }, known,
 			`the record is not sound: this payment is in none of the places that there are`,
 			`run: pollux verify`},
