@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -113,5 +114,29 @@ func TestALoginIsAskedForBesideTheSignature(t *testing.T) {
 		if err := all[0].Scheme.Glance(&webhook.Request{Header: r.Header}); err != want {
 			t.Errorf("with the password %q: %v", password, err)
 		}
+	}
+}
+
+// TestDocumentedWebhooksAreComplete checks every configuration of the documentation.
+func TestDocumentedWebhooksAreComplete(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/gateways/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, page := range append(pages, "../../docs/webhooks.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("(?s)```yaml\n(webhooks:\n.*?)```").FindAllSubmatch(text, -1) {
+			found++
+			if got, err := Check(file(t, enough+string(m[1]))); err != nil || len(got) != 0 {
+				t.Errorf("%s: %v %v\n%s", page, got, err, m[1])
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("%d examples", found)
 	}
 }
