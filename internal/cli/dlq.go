@@ -187,11 +187,11 @@ func dlqGroups() *cobra.Command {
 				return app.Usage("--limit %d: between 1 and %d", limit, deadletter.MaxGroups)
 			}
 			return withLetters(cmd, func(ctx context.Context, letters *postgres.Letters) error {
-				groups, all, err := letters.Groups(ctx, f, limit)
+				groups, total, err := letters.Groups(ctx, f, limit)
 				if err != nil {
 					return err
 				}
-				return show(cmd, groupsOf(groups), func(w io.Writer) { printGroups(w, groups, all, f) })
+				return show(cmd, groupsOf(groups), func(w io.Writer) { printGroups(w, groups, total, f) })
 			})
 		},
 	}

@@ -114,7 +114,7 @@ func groupsOf(groups []deadletter.Group) []deadletter.Group {
 	return list
 }
 
-func printGroups(w io.Writer, groups []deadletter.Group, all int, f deadletter.Filter) {
+func printGroups(w io.Writer, groups []deadletter.Group, total deadletter.Total, f deadletter.Filter) {
 	if len(groups) == 0 {
 		row(w, nothing(f, false))
 		return
@@ -124,9 +124,11 @@ func printGroups(w io.Writer, groups []deadletter.Group, all int, f deadletter.F
 		row(w, g.Fingerprint, g.Letters, moneyOf(g.Money), ago(g.First), ago(g.Last), g.Trend(), g.CameBack, strings.Join(g.Gateways, ","), strings.Join(g.Reasons, ","),
 			orDash(cut(lastAnswer(g.Sample), 60)))
 	}
-	if all > len(groups) {
-		row(w, fmt.Sprintf("and %d smaller groups: --limit shows more", all-len(groups)))
+	if more := total.Groups - len(groups); more > 0 {
+		row(w, fmt.Sprintf("and %d smaller groups: --limit shows more", more))
 	}
+	row(w)
+	row(w, fmt.Sprintf("%s, %s", counted(int(total.Letters), "letter", "letters"), moneyOf(total.Money)))
 }
 
 // moneyOf is an amount for each currency.

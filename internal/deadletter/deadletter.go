@@ -124,6 +124,13 @@ type Group struct {
 	Sample      Letter           `json:"sample"`      // the newest of them
 }
 
+// Total is what all groups of a filter add up to.
+type Total struct {
+	Groups  int
+	Letters int64
+	Money   map[string]int64
+}
+
 // Trend says in a word whether a group grows.
 func (g Group) Trend() string {
 	switch {

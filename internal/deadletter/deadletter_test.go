@@ -300,6 +300,8 @@ type table struct {
 	p        deadletter.Progress
 	answer   func(n int64) (came int64) // how many of n that were released come back
 	fail     int
+	before   func(*deadletter.Progress) // happens before each step; may be nil
+	last     int64                      // how many the last step released
 	released []int64
 }
 
@@ -313,8 +315,12 @@ func (t *table) Step(_ context.Context, _ int64, next func(deadletter.Progress) 
 		t.p.Leg.Unanswered, t.p.Leg.CameBack, t.p.Leg.Ended = 0, t.p.Leg.CameBack+came, t.p.Leg.Ended+n
 		t.p.Counts.Queued, t.p.Counts.FailedAgain, t.p.Counts.Resolved = 0, t.p.Counts.FailedAgain+came, t.p.Counts.Resolved+n-came
 	}
+	if t.before != nil {
+		t.before(&t.p)
+	}
 	d := next(t.p)
 	n := int64(d.Release)
+	t.last = n
 	t.p.Counts.Chosen, t.p.Counts.Queued = t.p.Counts.Chosen-n, t.p.Counts.Queued+n
 	t.p.Leg.Released, t.p.Leg.Unanswered = t.p.Leg.Released+n, t.p.Leg.Unanswered+n
 	if n > 0 {
@@ -403,4 +409,34 @@ func TestADriverReleasesEachLetterOnce(t *testing.T) {
 			}
 		})
 	})
+}
+
+// What is released ahead must last until the next look, or the rate would not be kept, however large the replay.
+func TestWhatIsReleasedAheadLastsUntilTheNextLook(t *testing.T) {
+	for _, letters := range []int{10, 100_000, 100_001, deadletter.MaxReplay} {
+		synctest.Test(t, func(t *testing.T) {
+			const rate = 100
+			began := time.Now()
+			due := began // of the next letter
+			rec := &table{p: progress(2, int64(letters), deadletter.Leg{}, 0), answer: func(int64) int64 { return 0 }}
+			rec.p.Letters = letters
+			rec.before = func(p *deadletter.Progress) {
+				due = due.Add(time.Duration(rec.last) * time.Second / rate)
+				if due.Before(time.Now()) && p.Counts.Released() > 0 && p.Counts.Chosen > 0 {
+					t.Fatalf("%d letters: nothing is due since %s", letters, time.Since(due))
+				}
+				ahead := time.Until(due.Add(-p.Ahead()))
+				p.Ready, p.Wait = 0, max(ahead, 0)
+				if ahead <= 0 {
+					p.Ready = int(min(-ahead, p.Ahead())*rate/time.Second) + 1
+				}
+				if time.Since(began) > time.Minute {
+					p.State = deadletter.Cancelled
+				}
+			}
+			if _, err := (deadletter.Driver{Steps: rec}).Run(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }

@@ -95,21 +95,24 @@ type Driver struct {
 	Settle    bool             // go on until something is known about each letter that was released
 }
 
-// Ahead is how far ahead letters are released, each due at its own moment: so far a replay goes on by itself when nobody drives it.
-const Ahead = 500 * time.Millisecond
-
 // large is from how many letters on a replay is looked at less often, since looking counts them.
 const large = 100_000
 
-// pause is how long to wait before the next look at a replay.
-func pause(p Progress, d Deed) time.Duration {
-	switch {
-	case d.Release >= MaxRelease, d.Advance:
-		return time.Millisecond
-	case p.Letters > large:
-		return 10 * Ahead
+// Ahead is how far ahead letters are released, each due at its own moment: so far a replay goes on by itself when nobody drives it.
+func (r Replay) Ahead() time.Duration {
+	if r.Letters > large {
+		return 5 * time.Second
 	}
-	return min(max(p.Wait, Ahead/2), 2*Ahead)
+	return 500 * time.Millisecond
+}
+
+// pause is how long to wait before the next look at a replay: not as long as what was released lasts, or the rate would not be kept.
+func pause(p Progress, d Deed) time.Duration {
+	if d.Release >= MaxRelease || d.Advance {
+		return time.Millisecond
+	}
+	ahead := p.Ahead()
+	return min(max(p.Wait, ahead/2), 2*ahead)
 }
 
 // Run drives a replay until nothing is left to do for it: it is done, stopped, cancelled or waits for approval. It ends with ctx, and with an error when the record

@@ -234,17 +234,17 @@ func TestLettersAreGroupedByTheirFault(t *testing.T) {
 		  now() - g * interval '10 minutes', now() - g * interval '20 minutes', g % 2
 		from generate_series(1, 12) g`)
 	r.exec(t, `insert into pollux.dead_letters (gateway, reason, body, subject, message) values ('sim', 'undecodable', 'x', 'other', 'no JSON')`)
-	groups, all, err := r.letters.Groups(t.Context(), deadletter.Filter{}, 1)
-	if err != nil || all != 2 || len(groups) != 1 {
-		t.Fatalf("%d of %d groups, %v", len(groups), all, err)
+	groups, total, err := r.letters.Groups(t.Context(), deadletter.Filter{}, 1)
+	if err != nil || total.Groups != 2 || total.Letters != 13 || total.Money["EUR"] != 42 || len(groups) != 1 {
+		t.Fatalf("%d of %+v, %v", len(groups), total, err)
 	}
 	g := groups[0]
 	if g.Letters != 12 || g.Money["EUR"] != 2+4+6+8+10+12 || g.Money["JPY"] != 1+3+5+7+9+11 || !slices.Equal(g.Gateways, []string{"acme", "sim"}) || !slices.Equal(g.Reasons, []string{"failures"}) ||
 		g.LastHour != 5 || g.HourBefore != 6 || g.CameBack != 6 || g.Sample.ID != 12 || g.Sample.Message != "no answer from 10.0.0.12" || g.Last.Sub(g.First) != 230*time.Minute {
 		t.Errorf("%+v", g)
 	}
-	groups, all, err = r.letters.Groups(t.Context(), filter(t, "text~json"), 10)
-	if err != nil || all != 1 || groups[0].Letters != 1 || len(groups[0].Money) != 0 {
+	groups, total, err = r.letters.Groups(t.Context(), filter(t, "text~json"), 10)
+	if err != nil || total.Groups != 1 || groups[0].Letters != 1 || len(groups[0].Money) != 0 {
 		t.Errorf("%+v, %v", groups, err)
 	}
 }

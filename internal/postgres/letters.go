@@ -111,8 +111,8 @@ func groupsSQL(c *clauses, f deadletter.Filter) string {
 
 const maxBigint = "9223372036854775807"
 
-// Groups returns the letters that a filter chooses by what they have in common, the largest n groups first, and how many groups there are.
-func (s *Letters) Groups(ctx context.Context, f deadletter.Filter, n int) ([]deadletter.Group, int, error) {
+// Groups returns the letters that a filter chooses by what they have in common, the largest n groups first, and what all groups add up to.
+func (s *Letters) Groups(ctx context.Context, f deadletter.Filter, n int) ([]deadletter.Group, deadletter.Total, error) {
 	var parts []tally
 	err := pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if indexed(f) {
@@ -129,12 +129,18 @@ func (s *Letters) Groups(ctx context.Context, f deadletter.Filter, n int) ([]dea
 		return err
 	})
 	if err != nil {
-		return nil, 0, describe("grouping dead letters", err)
+		return nil, deadletter.Total{}, describe("grouping dead letters", err)
 	}
 	groups := fold(parts)
-	all := len(groups)
-	groups = groups[:min(n, all)]
-	return groups, all, s.samples(ctx, groups)
+	total := deadletter.Total{Groups: len(groups), Money: map[string]int64{}}
+	for _, g := range groups {
+		total.Letters += g.Letters
+		for code, minor := range g.Money {
+			total.Money[code] = saturated(total.Money[code], minor)
+		}
+	}
+	groups = groups[:min(n, len(groups))]
+	return groups, total, s.samples(ctx, groups)
 }
 
 // groupable are the fields that the index dead_letters_groups has.

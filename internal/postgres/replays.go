@@ -367,21 +367,25 @@ func readReplay(ctx context.Context, db queryer, where string, arg any) (r deadl
 	return r, err
 }
 
+// itemCounts are the letters of a replay by what became of them, in the order of countFields.
+const itemCounts = `
+	count(*) filter (where i.state = 'chosen'),
+	count(*) filter (where i.state = 'queued'),
+	count(*) filter (where i.state = 'queued' and i.answered_at is not null),
+	count(*) filter (where i.state = 'resolved'),
+	count(*) filter (where i.state = 'failed_again'),
+	count(*) filter (where i.state = 'failed_again' and i.came_back),
+	count(*) filter (where i.state = 'final'),
+	count(*) filter (where i.state = 'refused'),
+	count(*) filter (where i.state = 'cancelled'),
+	count(*) filter (where i.state = 'undone')`
+
+func countFields(c *deadletter.Counts) []any {
+	return []any{&c.Chosen, &c.Queued, &c.Answered, &c.Resolved, &c.FailedAgain, &c.CameBack, &c.Final, &c.Refused, &c.Cancelled, &c.Undone}
+}
+
 func countItems(ctx context.Context, db queryer, id int64) (c deadletter.Counts, err error) {
-	err = db.QueryRow(ctx, `
-		select
-		  count(*) filter (where state = 'chosen'),
-		  count(*) filter (where state = 'queued'),
-		  count(*) filter (where state = 'queued' and answered_at is not null),
-		  count(*) filter (where state = 'resolved'),
-		  count(*) filter (where state = 'failed_again'),
-		  count(*) filter (where state = 'failed_again' and came_back),
-		  count(*) filter (where state = 'final'),
-		  count(*) filter (where state = 'refused'),
-		  count(*) filter (where state = 'cancelled'),
-		  count(*) filter (where state = 'undone')
-		from pollux.replay_items
-		where replay_id = $1`, id).Scan(&c.Chosen, &c.Queued, &c.Answered, &c.Resolved, &c.FailedAgain, &c.CameBack, &c.Final, &c.Refused, &c.Cancelled, &c.Undone)
+	err = db.QueryRow(ctx, `select `+itemCounts+` from pollux.replay_items i where i.replay_id = $1`, id).Scan(countFields(&c)...)
 	return c, err
 }
 

@@ -37,47 +37,53 @@ func (s Drive) Step(ctx context.Context, id int64, next func(deadletter.Progress
 	return p, deed, describe("driving a replay", err)
 }
 
+// progressSQL counts the letters of a replay, all and those of its leg, in one look at them.
+const progressSQL = `
+	select ` + itemCounts + `,
+	  count(*) filter (where i.leg = r.leg),
+	  count(*) filter (where i.leg = r.leg and i.state = 'queued' and i.answered_at is null),
+	  count(*) filter (where i.leg = r.leg and i.came_back),
+	  count(*) filter (where i.leg = r.leg and i.state in ('resolved', 'failed_again'))
+	from pollux.replays r
+	join pollux.replay_items i on i.replay_id = r.id
+	where r.id = $1`
+
+// paceSQL says how many letters the rate allows by now, ahead included, and how long until it allows one more.
+const paceSQL = `
+	select
+	  case when r.ahead >= interval '0' then least(floor(extract(epoch from least(r.ahead, $2::bigint * interval '1 microsecond')) * r.rate)::bigint + 1, 1000000) else 0 end,
+	  greatest(-extract(epoch from r.ahead), 0)::float8
+	from (
+	  select rate, now() + $2::bigint * interval '1 microsecond' - next_release_at as ahead
+	  from pollux.replays
+	  where id = $1
+	) r`
+
 // progress locks a replay and reads where it stands.
 func progress(ctx context.Context, tx pgx.Tx, id int64) (p deadletter.Progress, err error) {
 	if p.Replay, err = lockReplay(ctx, tx, id); err != nil {
 		return p, err
 	}
-	if p.Counts, err = countItems(ctx, tx, id); err != nil {
+	l := &p.Leg
+	if err = tx.QueryRow(ctx, progressSQL, id).Scan(append(countFields(&p.Counts), &l.Released, &l.Unanswered, &l.CameBack, &l.Ended)...); err != nil {
 		return p, err
 	}
 	var wait float64
-	err = tx.QueryRow(ctx, `
-		select
-		  case when next_release_at <= now() + $2::bigint * interval '1 microsecond'
-		    then least(floor(extract(epoch from now() - greatest(next_release_at, now()) + $2::bigint * interval '1 microsecond') * rate)::bigint + 1, 1000000) else 0 end,
-		  greatest(extract(epoch from next_release_at - now() - $2::bigint * interval '1 microsecond'), 0)::float8
-		from pollux.replays
-		where id = $1`, id, deadletter.Ahead.Microseconds()).Scan(&p.Ready, &wait)
-	if err != nil {
+	if err = tx.QueryRow(ctx, paceSQL, id, p.Ahead().Microseconds()).Scan(&p.Ready, &wait); err != nil {
 		return p, err
 	}
 	p.Wait = time.Duration(wait * float64(time.Second))
-	p.Leg, err = legOf(ctx, tx, p)
-	return p, err
+	if p.State == deadletter.Running && p.Stage < len(deadletter.Canary) {
+		failing, err := failing(ctx, tx, id)
+		l.CameBack += failing
+		return p, err
+	}
+	return p, nil
 }
 
-// legOf counts what was released since the stage began. While only a few are tried, a failed call with the fingerprint of before counts as soon as it is
-// recorded: whether the payment dies of it may take a day to know.
-func legOf(ctx context.Context, tx pgx.Tx, p deadletter.Progress) (l deadletter.Leg, err error) {
-	if p.State != deadletter.Running {
-		return l, nil
-	}
-	err = tx.QueryRow(ctx, `
-		select count(*), count(*) filter (where i.state = 'queued' and i.answered_at is null), count(*) filter (where i.came_back),
-		  count(*) filter (where i.state in ('resolved', 'failed_again'))
-		from pollux.replay_items i
-		join pollux.replays r on r.id = i.replay_id
-		where i.replay_id = $1
-		  and i.leg = r.leg`, p.ID).Scan(&l.Released, &l.Unanswered, &l.CameBack, &l.Ended)
-	if err != nil || p.Stage >= len(deadletter.Canary) {
-		return l, err
-	}
-	var failing int64
+// failing counts those of the leg whose last call failed with the fingerprint of before. While only a few are tried that counts as soon as it is recorded:
+// whether the payment dies of it may take a day to know.
+func failing(ctx context.Context, tx pgx.Tx, id int64) (n int64, err error) {
 	err = tx.QueryRow(ctx, `
 		select count(*)
 		from pollux.replay_items i
@@ -94,9 +100,8 @@ func legOf(ctx context.Context, tx pgx.Tx, p deadletter.Progress) (l deadletter.
 		  and i.leg = r.leg
 		  and i.state = 'queued'
 		  and a.class in ('transport', 'malformed', 'not_found', 'unknown_status', 'mismatch')
-		  and pollux.fingerprint(a.class, a.http_status, a.gateway_status, a.message) = i.fingerprint`, p.ID).Scan(&failing)
-	l.CameBack += failing
-	return l, err
+		  and pollux.fingerprint(a.class, a.http_status, a.gateway_status, a.message) = i.fingerprint`, id).Scan(&n)
+	return n, err
 }
 
 // carryOut does a deed, brings the progress up to date with it, and returns what is to be audited.
