@@ -77,7 +77,9 @@ func (s *Letters) Change(ctx context.Context, sel deadletter.Selection, change d
 		}
 		for _, id := range sel.IDs {
 			if !seen[id] {
-				o.Refused = append(o.Refused, deadletter.Refusal{ID: id, Why: deadletter.Missing.Why("")})
+				why := deadletter.Missing.Why("")
+				o.Refused = append(o.Refused, deadletter.Refusal{ID: id, Why: why})
+				refused = append(refused, audit.Change{Target: audit.Letter(id), After: letterState{Why: why}})
 			}
 		}
 		if err := alter(ctx, tx, o.Changed, change, by); err != nil {

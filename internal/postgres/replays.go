@@ -30,6 +30,7 @@ type replayState struct {
 	Letters  int              `json:"letters,omitempty"`
 	Money    map[string]int64 `json:"money,omitempty"`
 	Checksum string           `json:"checksum,omitempty"`
+	Refused  int64            `json:"refused,omitempty"` // letters that were chosen and are not polled
 }
 
 // orderedSQL is a selection with a verdict on each letter, in the order of a replay: what is polled first, of that one letter of each fingerprint, then by
@@ -105,7 +106,7 @@ func (s *Replays) Create(ctx context.Context, o deadletter.Order, by By) (r dead
 		if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
 			return err
 		}
-		created := []audit.Change{{Target: replayTarget(id), After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum}}}
+		created := []audit.Change{{Target: replayTarget(id), After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum, r.Counts.Refused + r.Counts.Final}}}
 		return writeActs(ctx, tx, by.act("replay.create", audit.Done, created), by.act("dlq.park", audit.Done, parked))
 	})
 	return r, fresh, describe("making a replay", err)
