@@ -214,7 +214,7 @@ func (w *worker) webhook(ctx context.Context) error {
 	}
 	to := payment.Statuses[1+w.rand.IntN(4)]
 	var n int64
-	err = pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+	err = again(ctx, w.pool, func(tx pgx.Tx) error { // an operator may be in the way, see there
 		if _, err := tx.Exec(ctx, `select from pollux.poll_jobs where payment_id = $1 for update`, id); err != nil {
 			return err
 		}
