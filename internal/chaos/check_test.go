@@ -188,7 +188,7 @@ type row struct {
 func (w *world) rows(ctx context.Context) (map[string]row, error) {
 	found, err := w.pool.Query(ctx, `
 		select p.id, p.reference, p.status, p.status_source, p.revision, j.state, j.lock_token is not null,
-		  (select array_agg(d.reason order by d.id) from pollux.dead_letters d where d.payment_id = p.id and d.state in ('open', 'replaying')),
+		  (select array_agg(d.reason order by d.id) from pollux.dead_letters d where d.payment_id = p.id and d.state in ('open', 'replaying') and not d.review),
 		  e.ids, coalesce(e.finals, 0), coalesce(e.letters, 0), coalesce(a.resolves, 0), coalesce(a.superseded, 0), a.trail
 		from pollux.payments p
 		left join pollux.poll_jobs j on j.payment_id = p.id

@@ -239,7 +239,7 @@ func (w *world) costs(ctx context.Context, p *Protection) error {
 		)
 		select
 		  (select coalesce(sum(spent), 0) from calls where applied and class in ('unauthorized', 'rate_limited')),
-		  (select count(*) from pollux.dead_letters where payment_id >= $1)`, int64(w.first)).Scan(&p.SpentRefusals, &p.DeadLettered)
+		  (select count(*) from pollux.dead_letters where payment_id >= $1 and not review)`, int64(w.first)).Scan(&p.SpentRefusals, &p.DeadLettered)
 	if err != nil {
 		return fmt.Errorf("reading what calls cost: %w", err)
 	}

@@ -148,7 +148,7 @@ func Standings(ctx context.Context, pool *pgxpool.Pool, from payment.ID) ([]Stan
 		  coalesce(e.n, 0), coalesce(a.n, 0), coalesce(a.polls, 0), coalesce(e.announced, true)
 		from pollux.payments p
 		left join pollux.poll_jobs j on j.payment_id = p.id
-		left join pollux.dead_letters d on d.payment_id = p.id and d.state in ('open', 'replaying')
+		left join pollux.dead_letters d on d.payment_id = p.id and d.state in ('open', 'replaying', 'parked') and not d.review
 		left join (
 		  select payment_id, count(*) filter (where subject like 'payments.resolved.%' or subject like 'payments.late_success.%') as n, bool_and(published_at is not null) as announced
 		  from pollux.outbox
