@@ -73,7 +73,7 @@ type door struct {
 func newWebhookDoor(t testing.TB) *door {
 	d := &door{site: newSite(t), address: freeAddress(t), dir: t.TempDir()}
 	for name, secret := range map[string]string{"standard": "whsec_" + base64.StdEncoding.EncodeToString([]byte("standard")),
-		"eu": base64.StdEncoding.EncodeToString([]byte("eu")), "old": "whsec_old", "stripe": "whsec_stripe", "ping": "ping"} {
+		"eu": base64.StdEncoding.EncodeToString([]byte("key of acme's eu")), "old": "whsec_old_signing_key", "stripe": "whsec_stripe_signing_key", "ping": "signing key of ping"} {
 		if err := os.WriteFile(filepath.Join(d.dir, name), []byte(secret+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -166,10 +166,10 @@ func TestNotificationsFinishPayments(t *testing.T) {
 		{"a test payment", d.standard("/webhooks/acme", "standard", "e5", strings.Replace(updated("pay_3", "succeeded"), "production", "sandbox", 1)), 200},
 		{"forged", d.standard("/webhooks/acme", "guessed", "e6", updated("pay_3", "succeeded")), 401},
 		{"another account's key", d.standard("/webhooks/acme/eu", "standard", "e7", updated("pay_1", "succeeded")), 401},
-		{"another account", d.standard("/webhooks/acme/eu", "eu", "e1", updated("pay_1", "failed")), 200},
-		{"stripe", d.stripe("whsec_stripe", intent), 200},
-		{"stripe, with a key whose time is over", d.stripe("whsec_old", intent), 401},
-		{"a ping", d.send("/webhooks/ping", `{"payment":"p1"}`, "X-Signature", "sha256="+hex.EncodeToString(mac("ping", `{"payment":"p1"}`))), 200},
+		{"another account", d.standard("/webhooks/acme/eu", "key of acme's eu", "e1", updated("pay_1", "failed")), 200},
+		{"stripe", d.stripe("whsec_stripe_signing_key", intent), 200},
+		{"stripe, with a key whose time is over", d.stripe("whsec_old_signing_key", intent), 401},
+		{"a ping", d.send("/webhooks/ping", `{"payment":"p1"}`, "X-Signature", "sha256="+hex.EncodeToString(mac("signing key of ping", `{"payment":"p1"}`))), 200},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, c.got, c.want)

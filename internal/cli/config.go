@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"io"
 
@@ -12,8 +13,9 @@ import (
 
 // verdict is the outcome of `config check` as -o json shows it.
 type verdict struct {
-	Good     bool      `json:"good"`
-	Problems []problem `json:"problems"`
+	Good        bool      `json:"good"`
+	Problems    []problem `json:"problems"`
+	NotLookedAt []string  `json:"not_looked_at"`
 }
 
 type problem struct {
@@ -22,53 +24,71 @@ type problem struct {
 	What  string `json:"what"`
 }
 
+// What a check does not look at: connections, and with --file-only what is on the machine that the file is for.
+var (
+	unconnected = []string{"whether the database, the broker and the gateways can be reached"}
+	elsewhere   = append([]string{"the environment", "the secrets and files that are named in it"}, unconnected...)
+)
+
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "config", Short: "Checks the configuration"}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(configCheck())
+	return cmd
+}
+
+func configCheck() *cobra.Command {
+	var fileOnly bool
+	cmd := &cobra.Command{
 		Use: "check [FILE]", Short: "Says everything that is wrong with a configuration; exit code 2 when something is",
-		Long: `check reads the file, the environment and the flags as a service would, and says everything that is wrong at once, with lines.
-With a FILE it reads that file alone, and does not ask for the secrets that it names: for a machine that does not have them.`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
+		Long: `check reads the file, the environment and the flags as a service here would, and says everything that is wrong at once, with lines. The secrets
+that are named must be there. The file is FILE, or that of --config, or $POLLUX_CONFIG, or pollux.yaml.
+
+With --file-only it looks neither at the environment nor at the secrets and files that are named: for a file of another machine. Nothing is
+connected to either way.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 1:
 				return app.Usage("config check takes one file, not %d", len(args))
+			case len(args) == 1 && cmd.Flags().Changed(config.FlagConfig):
+				return app.Usage("two files: %q and that of --config; name one", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			file := ""
 			if len(args) == 1 {
-				return reportFile(cmd, args[0])
+				file = args[0]
 			}
-			_, err := app.Load(config.Options{Flags: cmd.Flags()})
-			return report(cmd, "the configuration", err)
+			if fileOnly {
+				return report(cmd, file, elsewhere, app.NotTried(config.CheckFile(file, cmd.Flags())))
+			}
+			_, err := app.Load(config.Options{File: file, Flags: cmd.Flags()})
+			return report(cmd, file, unconnected, err)
 		},
-	})
+	}
+	cmd.Flags().BoolVar(&fileOnly, "file-only", false, "do not look at the environment and at the secrets and files that are named: for a file of another machine")
 	return cmd
 }
 
-func reportFile(cmd *cobra.Command, file string) error {
-	problems, err := config.Check(file)
-	switch {
-	case err != nil:
-		return app.NotTried(err)
-	case len(problems) > 0:
-		err = &config.Invalid{Problems: problems}
-	}
-	return report(cmd, file, err)
-}
-
 // report says whether a configuration is good. For people, what is wrong is printed like any other error.
-func report(cmd *cobra.Command, what string, err error) error {
+func report(cmd *cobra.Command, file string, unseen []string, err error) error {
 	var invalid *config.Invalid
 	if err != nil && (!errors.As(err, &invalid) || output(cmd) != "json") {
 		return err
 	}
-	v := verdict{Good: err == nil, Problems: []problem{}}
+	v := verdict{Good: err == nil, Problems: []problem{}, NotLookedAt: unseen}
 	if invalid != nil {
 		for _, p := range invalid.Problems {
 			v.Problems = append(v.Problems, problem{p.Where, p.Key, p.What})
 		}
 	}
-	if failed := show(cmd, v, func(w io.Writer) { row(w, what+" is good") }); failed != nil {
+	failed := show(cmd, v, func(w io.Writer) {
+		row(w, cmp.Or(file, "the configuration")+" is good")
+		for _, what := range unseen {
+			row(w, "not looked at: "+what)
+		}
+	})
+	if failed != nil {
 		return failed
 	}
 	return app.Said(err)

@@ -28,8 +28,8 @@ func TestExampleIsTaken(t *testing.T) {
 	if g, ok := c.Gateways["sim"]; !ok || g.Adapter != "httpjson" {
 		t.Errorf("gateways %v, want sim by httpjson", c.Gateways)
 	}
-	if got, err := Check(example); err != nil || len(got) != 0 {
-		t.Errorf("Check says %v %v", got, err)
+	if err := CheckFile(example, nil); err != nil {
+		t.Errorf("by itself: %v", err)
 	}
 }
 

@@ -79,6 +79,9 @@ func (c *checker) sequence(s *schema, p path, n *node) (any, bool) {
 		for text := range strings.SplitSeq(n.text, ",") {
 			items = append(items, &node{text: strings.TrimSpace(text), at: n.at})
 		}
+	case n.kind == scalar && (n.tag == "" || n.tag == "!!null"):
+		c.refuse(n.at, p, "empty; write one or several with commas between them, or take the key away for the default")
+		return nil, false
 	case n.kind != sequence:
 		c.refuse(n.at, p, "a list; write it as [a, b], or an item a line, each behind a dash")
 		return nil, false

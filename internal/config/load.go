@@ -54,6 +54,9 @@ func Load(o Options) (Config, error) {
 		return Config{}, err
 	}
 	w := gather(o, file, content, environ)
+	if w.broken {
+		return Config{}, &Invalid{Problems: order(w.problems)}
+	}
 	w.inherit()
 	v := &verifier{origins: w.origins, bad: w.bad(), skip: o.Skip, only: o.Gateway}
 	secrets := v.secrets(root, nil, w.values)
@@ -63,21 +66,29 @@ func Load(o Options) (Config, error) {
 	}
 	c.secrets = secrets.names
 	v.config(&c)
-	if problems := order(append(w.problems, v.problems...)); len(problems) > 0 {
+	problems := order(append(w.problems, v.problems...))
+	switch {
+	case len(problems) > 0 && file == "":
+		return Config{}, &Invalid{Problems: append([]Problem{nothingRead(environ)}, problems...)}
+	case len(problems) > 0:
 		return Config{}, &Invalid{Problems: problems}
 	}
 	return c, nil
 }
 
-// Check returns the problems of a file by itself, without the environment; secrets are named there and not read. The error is about a file
-// that cannot be read at all.
-func Check(file string) ([]Problem, error) {
-	_, err := Load(Options{File: file, Environ: []string{}, Skip: skipSecrets})
-	var invalid *Invalid
-	if errors.As(err, &invalid) {
-		return invalid.Problems, nil
+// nothingRead is the first thing to know about what is missing where no file was read.
+func nothingRead(environ []string) Problem {
+	if slices.Contains(environ, envFile+"=") {
+		return Problem{Where: "environment " + envFile, What: "empty, and no " + DefaultFile + " is here, so that no file was read; write its name there, or --" + FlagConfig + " FILE"}
 	}
-	return nil, err
+	return Problem{What: "no " + DefaultFile + " is here, so that no file was read; name one with --" + FlagConfig + " FILE or " + envFile + ", or copy pollux.example.yaml"}
+}
+
+// CheckFile reads and checks a file as a service elsewhere would, together with the flags: without the environment, and without the secrets and the
+// files that are named in it. An empty name is that of the flags, or DefaultFile.
+func CheckFile(file string, flags *pflag.FlagSet) error {
+	_, err := Load(Options{File: file, Environ: []string{}, Flags: flags, Skip: skipSecrets})
+	return err
 }
 
 // readFile returns the name and the content of the file. No file is no content.
@@ -127,6 +138,7 @@ type written struct {
 	values   map[string]any
 	origins  map[string]origin
 	problems []Problem
+	broken   bool // the file is no configuration at all, so that nothing else can be said
 }
 
 // gather reads all sources, the weakest first.
@@ -145,6 +157,10 @@ func gather(o Options, file string, content []byte, environ []string) *written {
 	fileNode, problems := &node{kind: mapping}, []Problem(nil)
 	if file != "" {
 		fileNode, problems = readYAML(file, content)
+	}
+	if fileNode == nil {
+		w.problems, w.broken = problems, true
+		return w
 	}
 	put(fileNode, problems)
 	flags, flagProblems := fromFlags(o.Flags)

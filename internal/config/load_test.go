@@ -226,21 +226,37 @@ func TestWhatACommandDoesNotUseNeedNotBeThere(t *testing.T) {
 	}
 }
 
-func TestCheckReadsTheFileAlone(t *testing.T) {
+func TestAFileByItselfIsCheckedWithTheFlagsAndNothingElse(t *testing.T) {
 	t.Setenv("POLLUX_RELAY__BATCH", "0")
-	got, err := Check(file(t, enough+"nats: {password: file:/nowhere}\n"))
-	if err != nil {
-		t.Fatal(err)
+	name := file(t, strings.Replace(enough, "nats:\n", "nats:\n  user: pollux\n  password: file:/nowhere\n", 1))
+	if err := CheckFile(name, nil); err != nil {
+		t.Errorf("a secret that only the service has: %v", err)
 	}
-	if len(got) != 1 || got[0].Key != "nats" || !strings.Contains(got[0].What, "written twice") {
-		t.Errorf("problems %v", got)
+	if err := CheckFile(name, flags(t, "--set", "relay.evry=3s")); err == nil || !strings.Contains(err.Error(), "flag --set: relay.evry: unknown key") {
+		t.Errorf("a flag was dropped: %v", err)
 	}
-	got, err = Check(file(t, strings.Replace(enough, "nats:\n", "nats:\n  user: pollux\n  password: file:/nowhere\n", 1)))
-	if err != nil || len(got) != 0 {
-		t.Errorf("a secret that only the service has: %v %v", got, err)
+	var invalid *Invalid
+	if err := CheckFile(file(t, enough+"nats: {password: file:/nowhere}\n"), nil); !errors.As(err, &invalid) || len(invalid.Problems) != 1 || invalid.Problems[0].Key != "nats" {
+		t.Errorf("problems: %v", err)
 	}
-	if _, err := Check(filepath.Join(t.TempDir(), "nowhere.yaml")); err == nil {
+	if err := CheckFile(filepath.Join(t.TempDir(), "nowhere.yaml"), nil); err == nil || errors.As(err, &invalid) && invalid == nil {
 		t.Error("a file that does not exist was checked")
+	}
+}
+
+func TestThatNoFileWasReadIsSaidFirst(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for want, o := range map[string]Options{
+		"no pollux.yaml is here, so that no file was read; name one with --config FILE or POLLUX_CONFIG, or copy pollux.example.yaml": {},
+		"environment POLLUX_CONFIG: empty, and no pollux.yaml is here":                                                                {Environ: []string{"POLLUX_CONFIG="}},
+	} {
+		got := problems(t, o)
+		if !strings.HasPrefix(got, want) || strings.Count(got, "missing") != 3 {
+			t.Errorf("got\n%s\nwant first\n%s", got, want)
+		}
+	}
+	if got := problems(t, Options{File: file(t, "")}); strings.Contains(got, "was read") {
+		t.Errorf("a file was read: %s", got)
 	}
 }
 

@@ -48,7 +48,7 @@ func readYAML(name string, content []byte) (*node, []Problem) {
 	case errors.Is(err, io.EOF):
 		return root, nil
 	case err != nil:
-		return nil, []Problem{r.at(0).problem(nil, "%s", plainYAMLError(err))}
+		return nil, []Problem{r.syntax(content, err)}
 	}
 	var second yaml.Node
 	if err := d.Decode(&second); !errors.Is(err, io.EOF) {
@@ -69,6 +69,18 @@ func readYAML(name string, content []byte) (*node, []Problem) {
 // plainYAMLError is the parser's error without its prefix. It names the line and what the parser expected, not the text.
 func plainYAMLError(err error) string {
 	return "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")
+}
+
+// syntax is what is wrong with a file that is no YAML. The parser does not name a tab, which nobody sees.
+func (r *reader) syntax(content []byte, err error) Problem {
+	line := 0
+	for text := range bytes.Lines(content) {
+		line++
+		if indent := text[:len(text)-len(bytes.TrimLeft(text, " \t"))]; bytes.IndexByte(indent, '\t') >= 0 && len(bytes.TrimSpace(text)) > 0 {
+			return r.at(line).problem(nil, "not YAML: the line begins with a tab; indent it with blanks")
+		}
+	}
+	return r.at(0).problem(nil, "%s", plainYAMLError(err))
 }
 
 type reader struct {

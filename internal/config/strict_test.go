@@ -130,7 +130,7 @@ gateways:
 
 func TestWhatIsNotYAMLIsOneProblemWithItsLine(t *testing.T) {
 	for content, want := range map[string]string{
-		"relay:\n\tevery: 1s\n":   "not YAML: line 2",
+		"relay:\n\tevery: 1s\n":   "pollux.yaml:2: not YAML: the line begins with a tab; indent it with blanks",
 		"a: [\n":                  "not YAML: line",
 		"- a\n- b\n":              "pollux.yaml:1: not a mapping of sections",
 		"just text\n":             "pollux.yaml:1: not a mapping of sections",
@@ -140,6 +140,23 @@ func TestWhatIsNotYAMLIsOneProblemWithItsLine(t *testing.T) {
 	} {
 		if got := problems(t, Options{File: file(t, content), Skip: SkipDatabase | SkipBroker | SkipGateways}); !strings.Contains(got, want) {
 			t.Errorf("%q: got  %s\nwant %s", content, got, want)
+		}
+	}
+	for _, content := range []string{"relay:\n\tevery: 1s\n", "a: [\n", "just text\n"} { // what is missing then is in the file
+		if got := problems(t, Options{File: file(t, content)}); strings.Contains(got, "missing") || strings.Contains(got, "\n") {
+			t.Errorf("%q: %s", content, got)
+		}
+	}
+}
+
+func TestEmptyListSaysThatItIsEmpty(t *testing.T) {
+	for _, o := range []Options{
+		{File: file(t, enough), Set: []string{"nats.urls="}},
+		{File: file(t, enough), Environ: []string{"POLLUX_NATS__URLS="}},
+		{File: file(t, strings.Replace(enough, "[nats://127.0.0.1:4222]", "", 1))},
+	} {
+		if got := problems(t, o); !strings.Contains(got, "nats.urls: empty; write one") || strings.Contains(got, "\n") {
+			t.Errorf("got %s", got)
 		}
 	}
 }

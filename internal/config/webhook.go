@@ -238,12 +238,12 @@ func (v *verifier) hook(at path, name string, h Hook) {
 		}
 	}
 	v.betweenAt(at.child("silence", "pending"), h.Silence.Pending, 1, 10_000)
-	v.hookKeys(at.child("keys"), h.Keys)
+	v.hookKeys(at.child("keys"), h.Scheme, h.Keys)
 	for _, account := range sorted(h.Accounts) {
 		if !accountName.MatchString(account) {
 			v.refuse([]path{at.child("accounts", account)}, "not an account; write 1 to 128 letters, digits and _ . : -, as payments name it")
 		}
-		v.hookKeys(at.child("accounts", account, "keys"), h.Accounts[account].Keys)
+		v.hookKeys(at.child("accounts", account, "keys"), h.Scheme, h.Accounts[account].Keys)
 	}
 	for wrong := range v.bad { // of the whole nothing can be said while a part of it is wrong
 		if strings.HasPrefix(wrong, at.String()+".") {
@@ -264,10 +264,18 @@ func (v *verifier) hook(at path, name string, h Hook) {
 	}
 }
 
-func (v *verifier) hookKeys(at path, keys map[string]HookKey) {
+// shortestKey is the length of the shortest secret that is taken, in characters: what is shorter was typed by hand, and can be found by trying. The secrets
+// that vendors make have 20 and more.
+const shortestKey = 16
+
+func (v *verifier) hookKeys(at path, scheme string, keys map[string]HookKey) {
 	for _, name := range sorted(keys) {
 		k := keys[name]
 		v.token(at.child(name))
+		// PayPal's is the webhook's id, which is no secret.
+		if n := len(k.Secret.Reveal()); n > 0 && n < shortestKey && scheme != "paypal" && !v.skips(skipSecrets) {
+			v.refuse([]path{at.child(name, "secret")}, "%d characters; anybody could find it by trying: let the vendor make one, or choose %d characters or more at random", n, shortestKey)
+		}
 		if !k.Until.IsZero() && !k.Until.After(k.From) {
 			v.refuse([]path{at.child(name, "until"), at.child(name, "from")}, "it never counts: until is not after from")
 		}

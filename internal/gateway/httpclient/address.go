@@ -3,7 +3,9 @@ package httpclient
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 )
 
@@ -77,6 +79,37 @@ func (c Config) refused(a netip.Addr) string {
 		}
 	}
 	return ""
+}
+
+// undialled are the hosts that are written as addresses which no call would dial. Where a proxy dials, what it reaches is its own matter.
+func (c Config) undialled() []error {
+	if c.Proxy != "" {
+		return nil
+	}
+	var errs []error
+	for _, host := range c.Hosts {
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		if err != nil {
+			continue // a name; its addresses are looked at when they are dialled
+		}
+		why, permitted := c.refused(a), c
+		if why == "" {
+			continue
+		}
+		permitted.AllowLoopback, permitted.AllowPrivate = true, true
+		switch {
+		case permitted.refused(a) != "":
+			errs = append(errs, fmt.Errorf("%s is never dialled: it is %s", host, why))
+		case a.Unmap().IsLoopback():
+			errs = append(errs, fmt.Errorf("allow_loopback: false, and %s is this machine; write true if the gateway is really here", host))
+		default:
+			errs = append(errs, fmt.Errorf("allow_private: false, and %s is %s; write true if the gateway is really there", host, strings.TrimSuffix(why, " (allow_private is false)")))
+		}
+	}
+	return errs
 }
 
 func (c Config) private(what string) string {

@@ -117,7 +117,7 @@ func (c Config) problems() []error {
 	check(c.MaxHeaderBytes >= 1<<10 && c.MaxHeaderBytes <= 1<<20, "max_header_bytes %d: between 1024 and %d", c.MaxHeaderBytes, 1<<20)
 	check(ValidHeaderValue(c.UserAgent), "user_agent: printable ASCII only")
 	check(len(c.Hosts) > 0, "no host may be asked")
-	return errs
+	return append(errs, c.undialled()...)
 }
 
 // Client asks gateways. It is safe for concurrent use.

@@ -568,7 +568,7 @@ func TestLoopbackIsRefusedUnlessAllowed(t *testing.T) {
 	accepted := make(chan struct{}, 8)
 	base := server(t, func(net.Conn) { accepted <- struct{}{} })
 	port := base[strings.LastIndexByte(base, ':'):]
-	for _, name := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "127.1"} {
+	for _, name := range []string{"localhost", "127.1"} {
 		u := "http://" + name + port
 		c := client(t, u, func(c *httpclient.Config) { c.AllowLoopback, c.AllowPrivate = false, true })
 		_, err := get(c, u)
@@ -584,6 +584,30 @@ func TestLoopbackIsRefusedUnlessAllowed(t *testing.T) {
 	case <-accepted:
 		t.Error("a connection was made")
 	default:
+	}
+}
+
+func TestAddressesThatNoCallWouldDialAreRefusedAtOnce(t *testing.T) {
+	for host, want := range map[string]string{
+		"127.0.0.1:8443":     "allow_loopback: false, and 127.0.0.1 is this machine",
+		"[::ffff:127.0.0.1]": "allow_loopback: false, and [::ffff:127.0.0.1] is this machine",
+		"10.1.1.1":           "allow_private: false, and 10.1.1.1 is private; write true",
+		"[fd00::1]:443":      "allow_private: false, and fd00::1 is private; write true",
+		"100.64.0.1":         "allow_private: false, and 100.64.0.1 is carrier-grade NAT; write true",
+		"169.254.169.254":    "169.254.169.254 is never dialled: it is link-local",
+		"8.8.8.8":            "",
+		"gateway.example":    "",
+	} {
+		err := httpclient.Config{Hosts: []string{host}}.WithDefaults().Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", host, err, want)
+		}
+		if err := (httpclient.Config{Hosts: []string{host}, Proxy: "http://proxy.example:3128"}).WithDefaults().Validate(); err != nil {
+			t.Errorf("%s behind a proxy: %v", host, err)
+		}
+	}
+	if err := (httpclient.Config{Hosts: []string{"10.1.1.1", "127.0.0.1"}, AllowLoopback: true, AllowPrivate: true}).WithDefaults().Validate(); err != nil {
+		t.Error(err)
 	}
 }
 

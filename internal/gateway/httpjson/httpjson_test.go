@@ -833,7 +833,7 @@ func TestTraceContextIsSentOn(t *testing.T) {
 
 func TestGatewayThatIsNotReached(t *testing.T) {
 	base := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("it was reached") })
-	cfg := config(base)
+	cfg := config(strings.Replace(base, "127.0.0.1", "localhost", 1))
 	cfg.AllowLoopback = false
 	if ans := poll(t, adapter(t, cfg), query); ans.Class != gateway.Transport || !strings.Contains(ans.Message, "allow_loopback") {
 		t.Errorf("a refused address: %+v", ans)
