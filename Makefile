@@ -11,7 +11,8 @@ help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 run:             ## everything on this machine: PostgreSQL, JetStream, a gateway, the relay, two consumers, traffic
-	@go run ./cmd/dev
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && trap : INT TERM && \
+	  go build -buildvcs=false -o "$$dir/dev" ./cmd/dev && "$$dir/dev" # "go run" makes an error of every Ctrl-C
 
 test:            ## all tests: real PostgreSQL, real JetStream, real processes
 	@test -n "$(RACE)" || echo "no C compiler: the tests run without the race detector"

@@ -71,7 +71,7 @@ The scenarios:
 	}
 	f := cmd.Flags()
 	f.IntVar(&o.Payments, "payments", 0, fmt.Sprintf("payments to track; 0 goes on until Ctrl-C, with --once it means %d", defaultPayments))
-	f.Float64Var(&o.Rate, "rate", 0, fmt.Sprintf("payments tracked a second; 0 is as fast as they can be (default %d, with --once 0)", defaultRate))
+	f.Float64Var(&o.Rate, "rate", 0, fmt.Sprintf("payments tracked a second; 0 is as fast as they can be (default %d; with --once as fast as they can be, or so that they come until the scenario's trouble is over)", defaultRate))
 	f.StringVar(&o.Scenario, "scenario", gatewaysim.DefaultScenario, "what the gateway does, see above")
 	f.Uint64Var(&o.Seed, "seed", 1, "of everything random at the gateway")
 	f.IntVar(&o.Consumers, "consumers", 2, "consumers that share the work")
@@ -102,7 +102,8 @@ func scenarios() string {
 
 // complete refuses what cannot be meant and fills in what depends on something else.
 func (o *Options) complete(flags *pflag.FlagSet) error {
-	if _, err := gatewaysim.ScenarioNamed(o.Scenario); err != nil {
+	scenario, err := gatewaysim.ScenarioNamed(o.Scenario)
+	if err != nil {
 		return app.Usage("--scenario: %w", err)
 	}
 	if !flags.Changed("latency") {
@@ -116,6 +117,9 @@ func (o *Options) complete(flags *pflag.FlagSet) error {
 	}
 	if o.Once && o.Payments == 0 {
 		o.Payments = defaultPayments
+	}
+	if over := scenario.Conditions.Over(); over > 0 && o.Once && !o.Preload && !flags.Changed("rate") && !flags.Changed("latency") {
+		o.Rate = min(float64(o.Payments)/over.Seconds(), maxRate) // all at once they would be final before the trouble begins
 	}
 	if _, err := parts(o.Gateways); err != nil {
 		return app.Usage("--gateways: %w", err)

@@ -136,6 +136,9 @@ func TestEveryScenarioEndsAsTheGatewaySays(t *testing.T) {
 			if s["tracked"] != payments || settled != payments || s["lost"]+s["finished_twice"]+s["wrong_status"] != 0 {
 				t.Errorf("summary: %s", o.stdout)
 			}
+			if over := timeOfTrouble(t, name); s["seconds"] < over {
+				t.Errorf("%g seconds, and the trouble is over after %g", s["seconds"], over)
+			}
 			if s["gateway_calls"] < payments || s["seconds"] <= 0 || s["payments_per_second"] <= 0 || s["succeeded"] < payments/2 {
 				t.Errorf("summary: %s", o.stdout)
 			}
@@ -146,6 +149,43 @@ func TestEveryScenarioEndsAsTheGatewaySays(t *testing.T) {
 				t.Errorf("%g are with a person", review)
 			}
 		})
+	}
+}
+
+// timeOfTrouble is about how long payments have to come in for a scenario to happen to them.
+func timeOfTrouble(t *testing.T, name string) float64 {
+	s, err := gatewaysim.ScenarioNamed(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 0.9 * s.Conditions.Over().Seconds() // the clock of the gateway began before that of the payments
+}
+
+func TestPaymentsComeUntilTheTroubleIsOver(t *testing.T) {
+	for args, want := range map[string]float64{
+		"--once --payments 600 --scenario outage":                100, // 6 s
+		"--once --payments 400 --scenario flapping":              100, // 4 s
+		"--once --payments 800 --scenario brownout":              100, // 8 s
+		"--once --payments 500 --scenario expired-key":           100, // 5 s
+		"--once --payments 600 --scenario calm":                  0,
+		"--once --payments 600 --scenario outage --rate 0":       0,
+		"--once --payments 600 --scenario outage --preload":      0,
+		"--once --payments 600 --scenario outage --latency 10ms": 0,
+		"--payments 600 --scenario outage":                       defaultRate,
+	} {
+		cmd := Command()
+		if err := cmd.ParseFlags(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Payments: 600, GatewayRate: 0, Consumers: 2, Output: "table", Timeout: patience}
+		o.Once, _ = cmd.Flags().GetBool("once")
+		o.Preload, _ = cmd.Flags().GetBool("preload")
+		o.Payments, _ = cmd.Flags().GetInt("payments")
+		o.Scenario, _ = cmd.Flags().GetString("scenario")
+		o.Rate, _ = cmd.Flags().GetFloat64("rate")
+		if err := o.complete(cmd.Flags()); err != nil || o.Rate != want {
+			t.Errorf("%s: %g a second (%v), want %g", args, o.Rate, err, want)
+		}
 	}
 }
 

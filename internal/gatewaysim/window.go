@@ -84,3 +84,21 @@ func downWith(with Outcome) Outcome {
 	}
 	return with
 }
+
+// Over is when the last of the windows of trouble has ended, for flapping the first time of being down; 0 when the conditions are always the same.
+func (c Conditions) Over() time.Duration {
+	var over time.Duration
+	if c.Flapping.Down > 0 {
+		over = c.Flapping.Up + c.Flapping.Down
+	}
+	for _, o := range c.Outages {
+		over = max(over, o.To)
+	}
+	for _, b := range c.Brownouts {
+		over = max(over, b.To)
+	}
+	for _, w := range c.ExpiredKey {
+		over = max(over, w.To)
+	}
+	return over
+}
