@@ -3,6 +3,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"pollux/internal/message"
+	"pollux/internal/outage"
 	"pollux/internal/outbox"
 )
 
@@ -29,6 +31,8 @@ const (
 	forbiddenMemory = 30 * time.Second
 )
 
+const natsHint = "does NATS run where nats.urls says?"
+
 // ErrNotConnected is why nothing was sent: there is no connection at the moment. It comes back by itself.
 var ErrNotConnected = errors.New("not connected to NATS")
 
@@ -40,6 +44,9 @@ type Conn struct {
 	js     jetstream.JetStream
 	acks   *exchange
 	closed chan struct{} // closed when nats.go has closed the connection for good
+
+	away        *outage.Log // the connection
+	interrupted *outage.Log // deliveries, by queue
 
 	mu        sync.Mutex
 	closing   bool
@@ -70,6 +77,9 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Conn, error) {
 	c := &Conn{
 		cfg: cfg, log: log, acks: newExchange(cfg.MaxOutstanding),
 		closed: make(chan struct{}), paces: map[string]pace{},
+		away: outage.New(log, outage.Words{Begins: "NATS is away; it is tried again", Over: "connected to NATS again", Hint: natsHint}),
+		interrupted: outage.New(log, outage.Words{Begins: "deliveries interrupted; payments wait in their streams and rows", Over: "deliveries resumed",
+			Hint: natsHint + " pollux streams diff says whether the streams are as they must be"}),
 	}
 	if c.nc, err = c.dial(ctx, append(opts, c.handlers()...)); err != nil {
 		return nil, err
@@ -94,15 +104,14 @@ func (c *Conn) dial(ctx context.Context, opts []nats.Option) (*nats.Conn, error)
 		}
 		return err
 	}
-	notify := func(err error, wait time.Duration) {
-		c.log.Warn("NATS cannot be reached", "servers", servers, "error", err, "retry_in", wait)
-	}
+	notify := func(err error, _ time.Duration) { c.away.Failed(ctx, servers, err) }
 	if err := backoff.RetryNotify(try, backoff.WithContext(patience(5*time.Second), ctx), notify); err != nil {
 		if last != nil && !errors.Is(err, last) {
 			err = fmt.Errorf("%w (last attempt: %w)", err, last)
 		}
 		return nil, fmt.Errorf("connecting to NATS at %s: %w", servers, err)
 	}
+	c.away.Well(ctx, servers)
 	return nc, nil
 }
 
@@ -128,12 +137,12 @@ func (c *Conn) handlers() []nats.Option {
 	return []nats.Option{
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if !c.isClosing() {
-				c.log.Warn("connection to NATS lost", "error", err)
+				c.away.Failed(context.Background(), "connection", cmp.Or(err, errConnectionLost))
 			}
 			c.acks.abandon(errConnectionLost)
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) {
-			c.log.Info("connected to NATS again", "server", nc.ConnectedUrlRedacted())
+		nats.ReconnectHandler(func(*nats.Conn) {
+			c.away.Well(context.Background(), "connection")
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
 		nats.ErrorHandler(c.asyncError),

@@ -39,7 +39,7 @@ func TestConnectWaitsForAServerThatComesLater(t *testing.T) {
 		c, err := broker.Connect(t.Context(), broker.Config{URLs: []string{url}}, slog.New(slog.NewTextHandler(log, nil)))
 		done <- result{c, err}
 	}()
-	eventually(t, "it says that it cannot reach the server", func() bool { return strings.Contains(log.String(), "NATS cannot be reached") })
+	eventually(t, "it says that it cannot reach the server", func() bool { return strings.Contains(log.String(), "NATS is away") })
 	s.MustResume()
 	r := <-done
 	if r.err != nil {
@@ -198,13 +198,13 @@ func TestLostConnectionIsLoggedAndAClosedOneIsNot(t *testing.T) {
 	s := natstest.New(t)
 	c, log := connectLogged(t, s)
 	c.Close()
-	if strings.Contains(log.String(), "lost") {
+	if strings.Contains(log.String(), "away") {
 		t.Errorf("Close is logged as a loss: %s", log)
 	}
 	c, log = connectLogged(t, s)
 	s.MustRestart()
 	eventually(t, "loss and return are logged", func() bool {
-		return strings.Contains(log.String(), "connection to NATS lost") && strings.Contains(log.String(), "connected to NATS again")
+		return strings.Contains(log.String(), "NATS is away") && strings.Contains(log.String(), "connected to NATS again")
 	})
 	mustPublish(t, c, polls("p", 1))
 }

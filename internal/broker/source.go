@@ -188,8 +188,7 @@ func (s *Source) serve(ctx context.Context) {
 		if ctx.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) {
 			return
 		}
-		s.log.Warn("deliveries interrupted", "error", err)
-		start := time.Now()
+		s.conn.interrupted.Failed(ctx, s.part(), err)
 		if fed {
 			pause.Reset()
 		} else if sleep(ctx, pause.NextBackOff()) != nil { // it did not work at all: not at once again
@@ -198,9 +197,11 @@ func (s *Source) serve(ctx context.Context) {
 		if s.find(ctx) != nil {
 			return
 		}
-		s.log.Info("deliveries resumed", "after", time.Since(start))
 	}
 }
+
+// part is the queue as lines about interruptions name it.
+func (s *Source) part() string { return s.cfg.Queue.Gateway + "/" + s.cfg.Queue.Lane }
 
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -225,7 +226,6 @@ func (s *Source) run(ctx context.Context) (fed bool, err error) {
 
 // find waits until the consumer is there, making it if need be.
 func (s *Source) find(ctx context.Context) error {
-	said := ""
 	look := func() error {
 		_, differences, err := s.conn.ensureConsumer(ctx, s.cfg)
 		if err == nil && len(differences) > 0 {
@@ -236,12 +236,7 @@ func (s *Source) find(ctx context.Context) error {
 		}
 		return err
 	}
-	notify := func(err error, _ time.Duration) {
-		if err.Error() != said {
-			said = err.Error()
-			s.log.Warn("the consumer cannot be found again yet", "error", err)
-		}
-	}
+	notify := func(err error, _ time.Duration) { s.conn.interrupted.Failed(ctx, s.part(), err) }
 	return backoff.RetryNotify(look, backoff.WithContext(patience(longestPause), ctx), notify)
 }
 
@@ -278,17 +273,22 @@ func (s *Source) watch(ctx context.Context, ses *session) error {
 			}
 			return errors.New("the connection was made again; requests of before are forgotten")
 		case now := <-tick.C:
-			if s.silent(ses, now) {
+			fed, silent := s.state(ses, now)
+			if silent {
 				return fmt.Errorf("no heartbeat for %s", silence)
+			}
+			if fed { // and not when the consumer was found: a server that shuts down answers that still
+				s.conn.interrupted.Well(ctx, s.part())
 			}
 		}
 	}
 }
 
-func (s *Source) silent(ses *session, now time.Time) bool {
+// state reports whether the server served a session, and whether it has said nothing for too long.
+func (s *Source) state(ses *session, now time.Time) (fed, silent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return ses.asked > 0 && now.Sub(ses.heard) > silence
+	return ses.fed, ses.asked > 0 && now.Sub(ses.heard) > silence
 }
 
 // endSession takes the session out of use and reports whether the server ever served it. What is on its way to us still arrives.

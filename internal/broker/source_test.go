@@ -306,6 +306,35 @@ func TestSourceServesAgainWithinTwoSecondsOfADisaster(t *testing.T) {
 	}
 }
 
+func TestAnInterruptionOfAllQueuesIsToldOfOnceEverMoreSeldomAndWhenItIsOver(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.Start(t, natstest.Options{InProcess: true})
+		c, log := connectLogged(t, s)
+		for _, lane := range message.Lanes {
+			cfg := config(4)
+			cfg.Queue.Lane = lane
+			subscribe(t, c, cfg)
+		}
+		time.Sleep(10 * time.Second)
+		s.Pause()
+		time.Sleep(time.Minute)
+		s.MustResume()
+		time.Sleep(10 * time.Second)
+		text := log.String()
+		if n := strings.Count(text, "deliveries interrupted"); n < 1 || n > 5 { // at 0, 10 and 30 s, and where a queue joins late
+			t.Errorf("told %d times in a minute:\n%s", n, text)
+		}
+		for _, once := range []string{"NATS is away; it is tried again", "connected to NATS again", `deliveries resumed" after=1m`} {
+			if strings.Count(text, once) != 1 {
+				t.Errorf("not told once: %s\n%s", once, text)
+			}
+		}
+		if !strings.Contains(text, `hint="does NATS run where nats.urls says?`) {
+			t.Errorf("no hint:\n%s", text)
+		}
+	})
+}
+
 func TestSourceSurvivesARealRestartUnderLoad(t *testing.T) {
 	s := natstest.New(t)
 	c := connect(t, s)

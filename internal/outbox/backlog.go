@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"pollux/internal/outage"
 )
 
 const (
@@ -28,6 +30,7 @@ type backlog struct {
 	broker  Broker
 	metrics Metrics
 	log     *slog.Logger
+	unknown *outage.Log // by queue
 	asking  sync.WaitGroup
 
 	mu     sync.Mutex
@@ -49,7 +52,10 @@ type level struct {
 
 func newBacklog(cfg Config, broker Broker, metrics Metrics, log *slog.Logger) *backlog {
 	b := &backlog{bound: cfg.Backlog, every: cfg.Watch, retry: min(cfg.Retry, cfg.Watch), timeout: cfg.PublishTimeout,
-		broker: broker, metrics: metrics, log: log, queues: map[Queue]*level{}}
+		broker: broker, metrics: metrics, log: log,
+		unknown: outage.New(log, outage.Words{Begins: "the backlog of queues is not known; their due polls wait in the database", Over: "the backlog of all queues is known again",
+			Hint: "can NATS be reached where nats.urls says, with JetStream and the streams? pollux streams diff"}),
+		queues: map[Queue]*level{}}
 	b.learn(cfg.Queues)
 	return b
 }
@@ -137,13 +143,17 @@ func (b *backlog) ask(ctx context.Context, q Queue) {
 	defer cancel()
 	n, exists, err := b.broker.Backlog(asking, q)
 	was, is := b.learned(q, n, exists, err)
-	log := b.log.With("gateway", q.Gateway, "lane", q.Lane)
+	part := q.Gateway + "/" + q.Lane
 	switch {
-	case err != nil && was.err == nil && ctx.Err() == nil:
-		log.WarnContext(ctx, "the backlog of a queue is not known; its due polls wait in the database", "error", err)
+	case err != nil && ctx.Err() == nil:
+		b.unknown.Failed(ctx, part, err)
+	case err == nil:
+		b.unknown.Well(ctx, part)
+	}
+	switch {
 	case is.absent > 0 && was.absent == 0:
-		log.WarnContext(ctx, "a queue has no consumer; its due polls wait in the database until one runs")
-	case exists:
+		b.log.WarnContext(ctx, "a queue has no consumer; its due polls wait in the database until one runs", "gateway", q.Gateway, "lane", q.Lane)
+	case exists && err == nil:
 		b.metrics.Backlog(q.Gateway, q.Lane, n)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pollux/internal/message"
+	"pollux/internal/outage"
 	"pollux/internal/redelivery"
 )
 
@@ -69,6 +70,7 @@ type Relay struct {
 	broker  Broker
 	metrics Metrics
 	log     *slog.Logger
+	waits   *outage.Log // by loop
 	backlog *backlog
 
 	slots      chan struct{} // one for each batch that is published
@@ -81,6 +83,8 @@ type Relay struct {
 // New returns a relay. It does nothing before Run or Once.
 func New(cfg Config, record Record, broker Broker, metrics Metrics, log *slog.Logger) *Relay {
 	return &Relay{cfg: cfg, record: record, broker: broker, metrics: metrics, log: log,
+		waits: outage.New(log, outage.Words{Begins: "the relay waits; nothing is lost", Over: "the relay goes on",
+			Hint: "can PostgreSQL be reached where database.url says, and NATS where nats.urls says?"}),
 		backlog: newBacklog(cfg, broker, metrics, log), slots: make(chan struct{}, cfg.InFlight)}
 }
 
@@ -154,12 +158,13 @@ func (r *Relay) loop(ctx context.Context, name string, every time.Duration, step
 			return
 		case err != nil:
 			wait = retry.NextBackOff()
-			r.log.WarnContext(ctx, "relay waits", "loop", name, "error", err, "retry_in", wait)
-		case n > r.cfg.Batch/2:
-			retry.Reset()
-			continue
+			r.waits.Failed(ctx, name, err)
 		default:
 			retry.Reset()
+			r.waits.Well(ctx, name)
+			if n > r.cfg.Batch/2 {
+				continue
+			}
 		}
 		select {
 		case <-ctx.Done():
