@@ -50,6 +50,12 @@ func (f Filter) Validate() error {
 	if f.Older < 0 || f.Newer < 0 {
 		errs = append(errs, errors.New("--older, --newer: not below 0"))
 	}
+	if f.Newer > 0 && f.Older > f.Newer {
+		errs = append(errs, errors.New("--older is more than --newer: nothing was tracked both before and after"))
+	}
+	if f.Least != nil && f.Most != nil && *f.Least > *f.Most {
+		errs = append(errs, errors.New("--min-amount is more than --max-amount: no amount is both"))
+	}
 	return errors.Join(errs...)
 }
 

@@ -174,7 +174,7 @@ func judgePollNow(s Standing) error {
 	case !s.HeldUntil.IsZero():
 		return refuse(fmt.Sprintf("pollux payment release %d ends that", p.ID), "an operator holds it until %s", clock(s.HeldUntil))
 	case p.Place == Deferred && s.Leased:
-		return refuse("pollux breaker show "+p.Gateway+" says when it is tried again", "it sleeps because the breaker of %s was open: a poll now would only put it to sleep again", p.Gateway)
+		return refuse("pollux breaker show "+p.breaker()+" says when it is tried again", "it sleeps because the breaker of %s was open: a poll now would only put it to sleep again", p.Gateway)
 	case p.Place == InFlight && s.Leased:
 		return refuse(explain, "its poll is on its way already")
 	case p.Place == Scheduled && !s.Due.After(s.Now):
@@ -187,7 +187,7 @@ func judgeHold(s Standing, a Act) error {
 	until := HoldUntil(s, a)
 	switch {
 	case !until.After(s.Now):
-		return refuse("", "the hold would be over at %s, which is past", clock(until))
+		return refuse("say a time that is to come with --until, or how long with --for 2h", "the hold would be over at %s, which is past", clock(until))
 	case until.After(s.Now.Add(MaxHold)):
 		return refuse("hold it again when that is over", "a hold is at most %s, this one would be until %s", days(MaxHold), clock(until))
 	}
@@ -208,7 +208,7 @@ func judgeForce(s Standing, a Act) error {
 	case !a.Status.Final():
 		return refuse("succeeded, failed, cancelled or expired", "%q is no final status", a.Status)
 	case p.Status == a.Status:
-		return refuse("", "it is %s already, since %s by %s", p.Status, clock(p.StatusSince), p.StatusSource)
+		return refuse(fmt.Sprintf("there is nothing to do; pollux payment show %d has how it came to that", p.ID), "it is %s already, since %s by %s", p.Status, clock(p.StatusSince), p.StatusSource)
 	case p.Status.Final() && p.StatusSource != payment.ByOperator && !a.Overrule:
 		return refuse("pollux payment show has the evidence; --against-gateway forces it all the same", "the gateway has said that it is %s (%s, %s)", p.Status, p.StatusSource, clock(p.StatusSince))
 	}

@@ -80,7 +80,7 @@ func TestActsAreJudgedByWhereThePaymentIs(t *testing.T) {
 		{"held, hold longer", held, hold, "", ""},
 		{"on its way, hold", in(InFlight, true), hold, "", ""},
 		{"deferred, hold", in(Deferred, true), hold, "", ""},
-		{"hold until past", nil, Act{Verb: Hold, Until: noon}, "the hold would be over at 2026-11-30 12:00:00Z", ""},
+		{"hold until past", nil, Act{Verb: Hold, Until: noon}, "the hold would be over at 2026-11-30 12:00:00Z", "--until"},
 		{"hold too long", nil, Act{Verb: Hold, Until: noon.Add(MaxHold + 1)}, "a hold is at most 31 days", "again"},
 		{"hold as long as can be", nil, Act{Verb: Hold, For: MaxHold}, "", ""},
 		{"dead, hold", dead, hold, "it is with a person", "dlq show 7"},
@@ -95,7 +95,7 @@ func TestActsAreJudgedByWhereThePaymentIs(t *testing.T) {
 		{"held, force", held, force(payment.Succeeded, false), "", ""},
 		{"dead, force", dead, force(payment.Expired, false), "", ""},
 		{"force to pending", nil, force(payment.Pending, true), `"pending" is no final status`, "succeeded, failed"},
-		{"force to what it is", final(payment.Failed, payment.ByPoll), force(payment.Failed, true), "it is failed already, since 2026-11-30 11:00:00Z by poll", ""},
+		{"force to what it is", final(payment.Failed, payment.ByPoll), force(payment.Failed, true), "it is failed already, since 2026-11-30 11:00:00Z by poll", "payment show 42"},
 		{"against the gateway", final(payment.Failed, payment.ByWebhook), force(payment.Succeeded, false), "the gateway has said that it is failed (webhook, 2026-11-30 11:00:00Z)", "--against-gateway"},
 		{"against the gateway, and meant", final(payment.Succeeded, payment.ByPoll), force(payment.Failed, true), "", ""},
 		{"against another operator", final(payment.Failed, payment.ByOperator), force(payment.Cancelled, false), "", ""},
@@ -130,6 +130,8 @@ func TestDurationsAreSaidInTwoUnits(t *testing.T) {
 	}
 }
 
+func minor(n int64) *int64 { return &n }
+
 func TestAFilterSaysWhatIsWrongWithIt(t *testing.T) {
 	for _, c := range []struct {
 		filter  Filter
@@ -151,6 +153,11 @@ func TestAFilterSaysWhatIsWrongWithIt(t *testing.T) {
 		{Filter{Place: Final, Status: payment.Pending}, "exclude each other", true},
 		{Filter{Place: Held, Status: payment.Failed}, "exclude each other", true},
 		{Filter{Older: -1}, "--older", true},
+		{Filter{Older: 2, Newer: 1}, "--older is more than --newer", true},
+		{Filter{Older: 1, Newer: 1}, "", true},
+		{Filter{Older: 1}, "", true},
+		{Filter{Least: minor(2), Most: minor(1)}, "--min-amount is more than --max-amount", true},
+		{Filter{Least: minor(1), Most: minor(1)}, "", true},
 	} {
 		err := c.filter.Validate()
 		if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {

@@ -21,7 +21,7 @@ type Dossier struct {
 	Attempts []Attempt     `json:"attempts"`
 	Events   []Event       `json:"events"`
 	Notices  []Notice      `json:"webhooks"`
-	Breaker  []Transition  `json:"breaker_transitions"` // of its gateway's account, while it was pending
+	Breaker  []Transition  `json:"breaker_transitions"` // of its gateway's account: the last before it was tracked, and those while it was pending
 	Acts     []audit.Entry `json:"acts"`
 }
 
@@ -125,9 +125,7 @@ func (d Dossier) Timeline() []Moment {
 	for _, a := range d.Attempts {
 		line = append(line, Moment{a.At, "polled", a.text()})
 	}
-	for _, t := range d.Breaker {
-		line = append(line, Moment{t.At, "breaker", t.text(p.Gateway)})
-	}
+	line = append(line, d.breakerMoments()...)
 	for _, l := range d.Letters {
 		line = append(line, l.moments()...)
 	}
@@ -145,6 +143,41 @@ func (d Dossier) Timeline() []Moment {
 	}
 	slices.SortStableFunc(line, func(a, b Moment) int { return cmp.Compare(a.At.UnixMicro(), b.At.UnixMicro()) })
 	return line
+}
+
+// The first and the last changes of a breaker that a timeline has. An outage has many, and they are the gateway's story.
+const (
+	firstChanges = 3
+	lastChanges  = 5
+)
+
+// breakerMoments are the changes of the breaker while the payment was pending.
+func (d Dossier) breakerMoments() []Moment {
+	var all []Moment
+	for _, t := range d.Breaker {
+		if t.At.After(d.Payment.TrackedAt) {
+			all = append(all, Moment{t.At, "breaker", t.text(d.Payment.Gateway)})
+		}
+	}
+	left := len(all) - firstChanges - lastChanges
+	if left < 2 {
+		return all
+	}
+	between := Moment{all[firstChanges].At, "breaker", fmt.Sprintf("of %s: %d changes between; pollux breaker show %s has them", d.Payment.Gateway, left, d.Payment.breaker())}
+	return slices.Concat(all[:firstChanges], []Moment{between}, all[len(all)-lastChanges:])
+}
+
+// End is when the payment became final first, as far as is known, or now.
+func (d Dossier) End() time.Time {
+	if !d.Payment.Status.Final() {
+		return d.Now
+	}
+	for _, e := range d.Events {
+		if strings.HasPrefix(e.Subject, "payments.resolved.") {
+			return e.CreatedAt
+		}
+	}
+	return d.Payment.StatusSince
 }
 
 func (a Attempt) text() string {
@@ -282,6 +315,14 @@ func (d Dossier) lastAct(action string) *audit.Entry {
 		}
 	}
 	return nil
+}
+
+// breaker names the breaker of the payment's gateway and account, as commands take it.
+func (p Payment) breaker() string {
+	if p.Account == "" {
+		return p.Gateway
+	}
+	return p.Gateway + "/" + p.Account
 }
 
 // forced reports whether an operator gave the payment its status.

@@ -143,7 +143,7 @@ func (e *Explanation) explainNext(d Dossier, s Settings) {
 		e.Next = fmt.Sprintf("an operator holds it%s until %s; then it is polled; to end that: pollux payment release %d", holder(d), in(d.Now, *j.HeldUntil), e.ID)
 		return
 	case e.Place == Deferred && leased:
-		e.Next = fmt.Sprintf("it sleeps until the breaker of %s lets calls in again; at no cost to its attempts. See: pollux breaker show %s", d.Payment.Gateway, d.Payment.Gateway)
+		e.Next = fmt.Sprintf("it sleeps until the breaker of %s lets calls in again; at no cost to its attempts. See: pollux breaker show %s", d.Payment.Gateway, d.Payment.breaker())
 		return
 	case e.Place == InFlight && leased:
 		e.Next = fmt.Sprintf("its poll is on its way, published by %s; without a result by %s it is published anew", j.LockedBy, in(d.Now, *j.LockedUntil))
@@ -155,11 +155,11 @@ func (e *Explanation) explainNext(d Dossier, s Settings) {
 	e.NextAt, e.Because = &due, because(d, s.Policy)
 	switch {
 	case !due.After(d.Now):
-		e.Next = fmt.Sprintf("a poll, due since %s: the relay publishes it at its next look. If it stays so: does a relay run, and do consumers of %s", ago(d.Now, due), d.Payment.Gateway)
+		e.Next = fmt.Sprintf("a poll, due since %s: the relay publishes it at its next look. If it stays so: does a relay run, do consumers of %s", ago(d.Now, due), d.Payment.Gateway)
 		if !s.Configured {
-			e.Next += ", which is not in the configuration here"
+			e.Next += " (which is not in the configuration here)"
 		}
-		e.Next += "?"
+		e.Next += ", and do they reach NATS?"
 	case s.Policy.NeverPoll:
 		e.Because = "its deadline or its window ends then"
 		e.Next = fmt.Sprintf("a webhook finishes it; without one a person is asked %s, because %s", in(d.Now, due), e.Because)
@@ -238,14 +238,15 @@ func (e *Explanation) bounds(d Dossier, s Settings) {
 	j, p := d.Job, s.Policy
 	say := func(format string, a ...any) { e.Bounds = append(e.Bounds, fmt.Sprintf(format, a...)) }
 	say("attempts: %d%s; failures in a row: %d%s; policy %s", j.Attempts, of(p.MaxAttempts), j.Failures, of(p.MaxFailures), p.Name)
-	if p.Window > 0 {
+	person := d.Payment.Place == WithPerson // what would hand it to one has done so
+	if p.Window > 0 && !person {
 		if left := j.WindowFrom.Add(p.Window).Sub(d.Now); left > 0 {
 			say("window: %s of %s left; after that a poll that brings no end hands it to a person", short(left), short(p.Window))
 		} else {
 			say("window: over since %s; the next poll that brings no end hands it to a person", short(-left))
 		}
 	}
-	if at := d.Payment.ExpiresAt; at != nil {
+	if at := d.Payment.ExpiresAt; at != nil && !person {
 		say("its own deadline: %s; the poll then is its last", in(d.Now, *at))
 	}
 	if j.Deferrals > 0 {

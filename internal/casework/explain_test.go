@@ -69,7 +69,7 @@ func TestExplanationsSayWhatHappensNextAndWhy(t *testing.T) {
 			d.Attempts, d.Job.Attempts, d.Payment.TrackedAt, d.Job.Due = nil, 0, tracked, tracked
 		}, Settings{Policy: standard},
 			`it was tracked 11:59:50Z, 10s ago and not polled yet`,
-			`a poll, due since 11:59:50Z, 10s ago: the relay publishes it at its next look. If it stays so: does a relay run, and do consumers of acme, which is not in the configuration here?`},
+			`a poll, due since 11:59:50Z, 10s ago: the relay publishes it at its next look. If it stays so: does a relay run, do consumers of acme (which is not in the configuration here), and do they reach NATS?`},
 		{"failed", func(d *Dossier) {
 			failed(d)
 			d.Payment.Place = Held
@@ -98,7 +98,7 @@ func TestExplanationsSayWhatHappensNextAndWhy(t *testing.T) {
 			d.Payment.Place, d.Job.LockedUntil, d.Job.Due = InFlight, at(noon.Add(-time.Second)), noon.Add(-time.Minute)
 		}, known,
 			`polled 4 times, still pending: "processing", 11:37:00Z, 23m ago`,
-			`a poll, due since 11:59:59Z, 1s ago: the relay publishes it at its next look. If it stays so: does a relay run, and do consumers of acme?`},
+			`a poll, due since 11:59:59Z, 1s ago: the relay publishes it at its next look. If it stays so: does a relay run, do consumers of acme, and do they reach NATS?`},
 		{"deferred", func(d *Dossier) {
 			d.Payment.Place, d.Job.LockedUntil, d.Job.Deferrals = Deferred, at(noon.Add(time.Hour)), 1
 		}, known,
@@ -196,6 +196,40 @@ func TestExplanationsSayWhatEndsThePolls(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, Explain(d, Settings{Policy: standard}).Bounds); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestWhatIsWithAPersonHasNoWindowAnyMore(t *testing.T) {
+	d := dossier(func(d *Dossier) {
+		d.Payment.Place, d.Payment.ExpiresAt = WithPerson, at(noon.Add(time.Hour))
+		d.Letters = []Letter{{ID: 7, Reason: "attempts", State: "open", DiedAt: noon}}
+	})
+	want := []string{
+		"attempts: 4 of 10; failures in a row: 0 (no bound); policy standard",
+		"breaker of acme: closed, as far as the record knows",
+		"limit of acme: 60/s for the whole fleet",
+	}
+	if diff := cmp.Diff(want, Explain(d, known).Bounds); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestATimelineHasTheFirstAndTheLastChangesOfABreaker(t *testing.T) {
+	d := dossier(func(d *Dossier) {
+		d.Attempts, d.Payment.Account = nil, "eu"
+		d.Breaker = []Transition{{At: d.Payment.TrackedAt.Add(-time.Hour), To: "open", Cause: "before"}}
+		for i := range 31 {
+			d.Breaker = append(d.Breaker, Transition{At: d.Payment.TrackedAt.Add(time.Duration(i+1) * time.Minute), To: "open", Cause: "ratio"})
+		}
+	})
+	line := d.Timeline()
+	if len(line) != 1+firstChanges+1+lastChanges || line[0].Kind != "tracked" || line[4].Text != "of acme: 23 changes between; pollux breaker show acme/eu has them" ||
+		!line[len(line)-1].At.Equal(d.Breaker[31].At) {
+		t.Errorf("%+v", line)
+	}
+	d.Breaker = d.Breaker[:1+firstChanges+1+lastChanges]
+	if line := d.Timeline(); len(line) != 1+firstChanges+1+lastChanges || line[4].Text == "" || line[4].At != d.Breaker[4].At {
+		t.Errorf("%+v", line)
 	}
 }
 

@@ -206,7 +206,7 @@ func forceCommand(verb string, mode breaker.Kind, short string) *cobra.Command {
 		},
 	}
 	o.flags(cmd)
-	cmd.Flags().DurationVar(&o.during, "for", 0, "for how long, such as 30m")
+	config.AddDuration(cmd.Flags(), &o.during, "for", 0, "for how long, such as 30m")
 	return cmd
 }
 

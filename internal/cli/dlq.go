@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pollux/internal/app"
+	"pollux/internal/config"
 	"pollux/internal/deadletter"
 	"pollux/internal/postgres"
 	"pollux/internal/terminal"
@@ -58,8 +59,8 @@ func (c *choice) flags(cmd *cobra.Command, reads bool) {
 	f.StringVar(&c.gateway, "gateway", "", "short for gateway=…")
 	f.StringVar(&c.account, "account", "", "short for account=…")
 	f.StringVar(&c.class, "class", "", "short for class=…")
-	f.DurationVar(&c.older, "older", 0, "short for age>=…: only what died at least so long ago, such as 2h")
-	f.DurationVar(&c.newer, "newer", 0, "short for age<=…: only what died at most so long ago")
+	config.AddDuration(f, &c.older, "older", 0, "short for age>=…: only what died at least so long ago, such as 2h")
+	config.AddDuration(f, &c.newer, "newer", 0, "short for age<=…: only what died at most so long ago")
 	if reads {
 		f.StringVar(&c.reason, "reason", "", "short for reason=…, such as window or mismatch")
 		f.StringVar(&c.state, "state", "", "short for state=…: open (the default), replaying, resolved, discarded, parked or any")

@@ -68,8 +68,8 @@ Exit code 3 when something is not tracked or differs.`,
 		},
 	}
 	cmd.Flags().StringVar(&account, "account", "", "the gateway's account; empty is the default one")
-	cmd.Flags().DurationVar(&since, "since", 25*time.Hour, "payments that were made no longer ago than this")
-	cmd.Flags().DurationVar(&until, "until", time.Hour, "and at least so long ago: lists lag")
+	config.AddDuration(cmd.Flags(), &since, "since", 25*time.Hour, "payments that were made no longer ago than this")
+	config.AddDuration(cmd.Flags(), &until, "until", time.Hour, "and at least so long ago: lists lag")
 	cmd.Flags().BoolVar(&all, "all", false, "shows those that are as they should be, too")
 	return cmd
 }

@@ -268,7 +268,7 @@ stays pending, verify counts it as held, and when the time is over it is polled 
 		},
 	}
 	o.flags(cmd)
-	cmd.Flags().DurationVar(&during, "for", 0, "for how long, such as 2h")
+	config.AddDuration(cmd.Flags(), &during, "for", 0, "for how long, such as 2h")
 	cmd.Flags().Var(&until, "until", "until when: a date, or a time with its zone")
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 
 	"pollux/internal/app"
 	"pollux/internal/casework"
+	"pollux/internal/config"
 	"pollux/internal/payment"
 	"pollux/internal/payment/currency"
 	"pollux/internal/postgres"
@@ -36,8 +37,8 @@ func (f *paymentFilter) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Class, "class", "", "only this class of payments")
 	cmd.Flags().StringVar(&f.status, "status", "", "pending (the default), succeeded, failed, cancelled, expired or any")
 	cmd.Flags().StringVar(&f.where, "where", "", "only where they are: final, scheduled, in_flight, held, deferred or with_person")
-	cmd.Flags().DurationVar(&f.Older, "older", 0, "only what was tracked at least so long ago, such as 2h")
-	cmd.Flags().DurationVar(&f.Newer, "newer", 0, "only what was tracked at most so long ago")
+	config.AddDuration(cmd.Flags(), &f.Older, "older", 0, "only what was tracked at least so long ago, such as 2h")
+	config.AddDuration(cmd.Flags(), &f.Newer, "newer", 0, "only what was tracked at most so long ago")
 	cmd.Flags().StringVar(&f.least, "min-amount", "", "only from this amount on, such as \"100 EUR\"")
 	cmd.Flags().StringVar(&f.most, "max-amount", "", "only up to this amount")
 	cmd.Flags().StringVar(&f.Currency, "currency", "", "only this currency")

@@ -128,7 +128,7 @@ func blank(f keyField, v reflect.Value) bool {
 // textOf is the text of a value that writes itself, and of durations.
 func textOf(v reflect.Value) (string, bool) {
 	if v.Type() == durationType {
-		return formatDuration(time.Duration(v.Int())), true
+		return FormatDuration(time.Duration(v.Int())), true
 	}
 	m, ok := v.Interface().(encoding.TextMarshaler)
 	if !ok {

@@ -19,7 +19,8 @@ func parse(n *node, t reflect.Type) (any, error) {
 	}
 	switch {
 	case t == durationType:
-		return parseDuration(n.text)
+		d, err := ParseDuration(n.text)
+		return d, err
 	case t == secretType: // its name; the secret itself is read when everything else is known
 		return n.text, new(Secret).UnmarshalText([]byte(n.text))
 	case reflect.PointerTo(t).Implements(unmarshaler):
@@ -55,11 +56,11 @@ func parseInt(n *node, t reflect.Type, typed bool) (any, error) {
 // day is what d means in a duration. Nothing that is configured in days cares for the hour that a clock may change.
 const day = 24 * time.Hour
 
-// parseDuration reads what time.ParseDuration reads, not below 0, and days in front: 30d, 1d12h. A number without a unit is
+// ParseDuration reads what time.ParseDuration reads, not below 0, and days in front: 30d, 1d12h. A number without a unit is
 // refused, zero too: nobody can tell what it was meant to be.
-func parseDuration(s string) (any, error) {
+func ParseDuration(s string) (time.Duration, error) {
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return nil, fmt.Errorf("%s has no unit; write %ss, or another of ms, s, m, h and d", s, s)
+		return 0, fmt.Errorf("%s has no unit; write %ss, or another of ms, s, m, h and d", s, s)
 	}
 	wrong := fmt.Errorf("%.40q is not a duration; write one such as 250ms, 30s, 5m, 1h30m or 30d", s)
 	days, rest, found := strings.Cut(s, "d")
@@ -68,7 +69,7 @@ func parseDuration(s string) (any, error) {
 	}
 	n, err := strconv.ParseUint(days, 10, 16)
 	if err != nil || strings.ContainsAny(rest, "+-") {
-		return nil, wrong
+		return 0, wrong
 	}
 	total := time.Duration(n) * day
 	if rest == "" && found {
@@ -76,7 +77,7 @@ func parseDuration(s string) (any, error) {
 	}
 	d, err := time.ParseDuration(rest)
 	if err != nil || d > maxDuration {
-		return nil, wrong
+		return 0, wrong
 	}
 	return total + d, nil
 }
@@ -84,8 +85,8 @@ func parseDuration(s string) (any, error) {
 // maxDuration keeps every sum of two durations inside its type.
 const maxDuration = 1 << 61
 
-// formatDuration is the inverse of parseDuration, as a person writes it: 30d, 24h, 1h30m, 250ms.
-func formatDuration(d time.Duration) string {
+// FormatDuration is the inverse of ParseDuration, as a person writes it: 30d, 24h, 1h30m, 250ms.
+func FormatDuration(d time.Duration) string {
 	if d > day && d%day == 0 {
 		return strconv.FormatInt(int64(d/day), 10) + "d"
 	}

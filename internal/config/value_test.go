@@ -14,12 +14,12 @@ func TestDurationsAreReadAsTheyAreWritten(t *testing.T) {
 	for s, want := range map[string]time.Duration{
 		"0s": 0, "1ms": time.Millisecond, "1h30m": 90 * time.Minute, "30d": 720 * time.Hour, "1d12h": 36 * time.Hour, "0d": 0, "1.5h": 90 * time.Minute,
 	} {
-		if got, err := parseDuration(s); err != nil || got != want {
+		if got, err := ParseDuration(s); err != nil || got != want {
 			t.Errorf("%s: %v, %v; want %v", s, got, err, want)
 		}
 	}
 	for _, s := range []string{"", "d", "5", "5.5", "-5s", "1d-5h", "-1d", "1dd", "99999999d", "1 h", "1h ", "inf", "NaN", "9e9s", "3000000h", "1w"} {
-		if got, err := parseDuration(s); err == nil {
+		if got, err := ParseDuration(s); err == nil {
 			t.Errorf("%q was taken as %v", s, got)
 		}
 	}
@@ -30,7 +30,7 @@ func TestDurationsAreWrittenInLargeUnits(t *testing.T) {
 		"0s": 0, "250ms": 250 * time.Millisecond, "1m": time.Minute, "1h30m": 90 * time.Minute, "24h": 24 * time.Hour, "30d": 720 * time.Hour,
 		"25h": 25 * time.Hour, "1h0m5s": time.Hour + 5*time.Second, "10s": 10 * time.Second, "20m": 20 * time.Minute, "10h": 10 * time.Hour,
 	} {
-		if got := formatDuration(d); got != want {
+		if got := FormatDuration(d); got != want {
 			t.Errorf("%d ns: %s, want %s", d, got, want)
 		}
 	}
@@ -41,8 +41,8 @@ func TestDurationsSurviveWritingAndReading(t *testing.T) {
 		d := time.Duration(rapid.OneOf(rapid.Int64Range(0, int64(maxDuration)), rapid.Map(rapid.Int64Range(0, 10000), func(n int64) int64 {
 			return n * int64(time.Hour)
 		})).Draw(t, "d"))
-		if got, err := parseDuration(formatDuration(d)); err != nil || got != d {
-			t.Fatalf("%d became %s, and that %v (%v)", d, formatDuration(d), got, err)
+		if got, err := ParseDuration(FormatDuration(d)); err != nil || got != d {
+			t.Fatalf("%d became %s, and that %v (%v)", d, FormatDuration(d), got, err)
 		}
 	})
 }

@@ -97,7 +97,7 @@ func (v *verifier) config(c *Config) {
 	if c.Relay.Lease <= c.Consumer.AckWait {
 		v.refuse(keys("relay.lease", "consumer.ack_wait"),
 			"relay.lease (%s) is not longer than consumer.ack_wait (%s): the relay would publish a poll anew that is still being worked on; write a longer lease",
-			formatDuration(c.Relay.Lease), formatDuration(c.Consumer.AckWait))
+			FormatDuration(c.Relay.Lease), FormatDuration(c.Consumer.AckWait))
 	}
 	v.operators(c.Operators)
 	v.classes(c)
@@ -289,7 +289,7 @@ func (v *verifier) relay(r Relay) {
 	if r.Lease <= 2*r.PublishTimeout {
 		v.refuse(keys("relay.lease", "relay.publish_timeout"),
 			"relay.lease (%s) is not more than twice relay.publish_timeout (%s), so that a batch would be claimed again while it is published; write a longer lease",
-			formatDuration(r.Lease), formatDuration(r.PublishTimeout))
+			FormatDuration(r.Lease), FormatDuration(r.PublishTimeout))
 	}
 }
 
@@ -307,11 +307,11 @@ func (v *verifier) consumer(c Consumer) {
 	if c.Lease <= c.AckWait {
 		v.refuse(keys("consumer.lease", "consumer.ack_wait"),
 			"consumer.lease (%s) is not longer than consumer.ack_wait (%s): the relay would publish a poll anew that is still being worked on; write a longer lease",
-			formatDuration(c.Lease), formatDuration(c.AckWait))
+			FormatDuration(c.Lease), FormatDuration(c.AckWait))
 	}
 	if c.Record.Linger*10 > c.AckWait {
 		v.refuse(keys("consumer.record.linger", "consumer.ack_wait"), "record.linger (%s) is more than a tenth of ack_wait (%s); write a few milliseconds",
-			formatDuration(c.Record.Linger), formatDuration(c.AckWait))
+			FormatDuration(c.Record.Linger), FormatDuration(c.AckWait))
 	}
 }
 
@@ -452,7 +452,7 @@ func (v *verifier) adapter(c *Config, at path, g *Gateway) {
 func (v *verifier) polling(c *Config, at path, g Gateway) {
 	interval := at.child("min_interval")
 	if g.MinInterval != nil && (*g.MinInterval < 0 || *g.MinInterval > day) {
-		v.refuse([]path{interval}, "%s; write 0s to 24h", formatDuration(*g.MinInterval))
+		v.refuse([]path{interval}, "%s; write 0s to 24h", FormatDuration(*g.MinInterval))
 		v.settle(interval)
 	}
 	if g.Capabilities().Polling != gateway.Never {
@@ -483,12 +483,12 @@ func (v *verifier) timeout(c *Config, at path, g Gateway) {
 	if timeout >= c.Consumer.AckWait {
 		v.refuse([]path{section, key("consumer.ack_wait")},
 			"the timeout of %s (%s) is not below consumer.ack_wait (%s): the broker would deliver a poll again that is still being asked; write a shorter timeout or a longer ack_wait",
-			at[1], formatDuration(timeout), formatDuration(c.Consumer.AckWait))
+			at[1], FormatDuration(timeout), FormatDuration(c.Consumer.AckWait))
 	}
 	if timeout > c.Consumer.Drain {
 		v.refuse([]path{section, key("consumer.drain")},
 			"the timeout of %s (%s) is above consumer.drain (%s): a shutdown would cut calls off that would have answered; write a shorter timeout or a longer drain",
-			at[1], formatDuration(timeout), formatDuration(c.Consumer.Drain))
+			at[1], FormatDuration(timeout), FormatDuration(c.Consumer.Drain))
 	}
 }
 
@@ -500,7 +500,7 @@ func (v *verifier) limits(at path, g *Gateway) {
 		value, unsaid time.Duration
 	}{{"pause", l.Pause, d.Pause}, {"max_pause", l.MaxPause, d.MaxPause}, {"recovery", l.Recovery, d.Recovery}, {"max_wait", l.MaxWait, d.MaxWait}} {
 		if x.value == 0 {
-			v.refuse([]path{at.child(x.key)}, "0s; write more, or take the key away for %s", formatDuration(x.unsaid))
+			v.refuse([]path{at.child(x.key)}, "0s; write more, or take the key away for %s", FormatDuration(x.unsaid))
 		}
 	}
 	if l.Floor == (breaker.Ratio{}) {
@@ -526,12 +526,12 @@ func (v *verifier) breaker(at path, g *Gateway) {
 	case b.SlowCall >= timeout:
 		v.refuse([]path{slow, at.child(g.Adapter, "timeout")},
 			"slow_call (%s) is not below the timeout of %s (%s), so that no call would be slow; write a shorter one, or 0s to say so",
-			formatDuration(b.SlowCall), at[1], formatDuration(timeout))
+			FormatDuration(b.SlowCall), at[1], FormatDuration(timeout))
 	}
 	if b.ProbeDeadline <= timeout {
 		v.refuse([]path{section.child("probe_deadline"), at.child(g.Adapter, "timeout")},
 			"probe_deadline (%s) is not longer than the timeout of %s (%s): a probe would lose its place while it is under way; write a longer deadline or a shorter timeout",
-			formatDuration(b.ProbeDeadline), at[1], formatDuration(timeout))
+			FormatDuration(b.ProbeDeadline), at[1], FormatDuration(timeout))
 	}
 	v.blame(section, g.BreakerConfig().Validate())
 }
@@ -542,7 +542,7 @@ func (v *verifier) turn(c *Config, at path, g Gateway) {
 	if l.Limited() && l.MaxWait+g.Timeout() >= c.Consumer.AckWait {
 		v.refuse([]path{at.child("limits", "max_wait"), at.child(g.Adapter, "timeout"), key("consumer.ack_wait")},
 			"max_wait (%s) and the timeout of %s (%s) together are not below consumer.ack_wait (%s): the broker would deliver a poll again that is still being asked; write less, or a longer ack_wait",
-			formatDuration(l.MaxWait), at[1], formatDuration(g.Timeout()), formatDuration(c.Consumer.AckWait))
+			FormatDuration(l.MaxWait), at[1], FormatDuration(g.Timeout()), FormatDuration(c.Consumer.AckWait))
 	}
 }
 
@@ -587,7 +587,7 @@ func (v *verifier) policy(c *Config, r resolved) {
 	if sum := r.policy.HoldLimit + c.Consumer.Lease; sum > StreamMaxAge {
 		v.refuse([]path{r.at.child("hold_limit"), key("consumer.lease")},
 			"hold_limit (%s) and consumer.lease (%s) together are longer than the broker keeps a poll (%s); write less",
-			formatDuration(r.policy.HoldLimit), formatDuration(c.Consumer.Lease), formatDuration(StreamMaxAge))
+			FormatDuration(r.policy.HoldLimit), FormatDuration(c.Consumer.Lease), FormatDuration(StreamMaxAge))
 	}
 }
 
@@ -645,7 +645,7 @@ func (v *verifier) betweenAt(at path, n, low, high int) {
 
 func (v *verifier) within(name string, d, low, high time.Duration) {
 	if d < low || d > high {
-		v.refuse(keys(name), "%s; write %s to %s", formatDuration(d), formatDuration(low), formatDuration(high))
+		v.refuse(keys(name), "%s; write %s to %s", FormatDuration(d), FormatDuration(low), FormatDuration(high))
 		v.settle(key(name))
 	}
 }

@@ -234,7 +234,7 @@ func (v *verifier) hook(at path, name string, h Hook) {
 		low, high time.Duration
 	}{{"tolerance", h.Tolerance, time.Second, day}, {"silence.after", h.Silence.After, 0, 7 * day}, {"silence.poll_within", h.Silence.PollWithin, 0, day}} {
 		if d.value < d.low || d.value > d.high {
-			v.refuse([]path{at.child(strings.Split(d.key, ".")...)}, "%s; write %s to %s", formatDuration(d.value), formatDuration(d.low), formatDuration(d.high))
+			v.refuse([]path{at.child(strings.Split(d.key, ".")...)}, "%s; write %s to %s", FormatDuration(d.value), FormatDuration(d.low), FormatDuration(d.high))
 		}
 	}
 	v.betweenAt(at.child("silence", "pending"), h.Silence.Pending, 1, 10_000)

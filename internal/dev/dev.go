@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pollux/internal/app"
+	"pollux/internal/config"
 	"pollux/internal/gatewaysim"
 	"pollux/internal/terminal"
 )
@@ -80,13 +81,13 @@ The scenarios:
 	f.BoolVar(&o.KillProber, "kill-prober", false, "with the scenario hung-probe: consumers are processes, and one is killed while its probe hangs; the gateway is well from then on")
 	f.BoolVar(&o.Once, "once", false, "track, wait, check, end")
 	f.BoolVar(&o.Preload, "preload", false, "with --once: track all payments before the relay and the consumers start")
-	f.DurationVar(&o.Latency, "latency", 0, "of each answer of the gateway, instead of the scenario's; every payment is then final at its first poll")
+	config.AddDuration(f, &o.Latency, "latency", 0, "of each answer of the gateway, instead of the scenario's; every payment is then final at its first poll")
 	f.StringVarP(&o.Output, "output", "o", "table", "table; or json, with --once: one JSON object on standard output")
 	f.StringVar(&o.DatabaseURL, "database-url", "", "a PostgreSQL that exists, instead of a private one; the schema pollux is migrated in it and stays")
 	f.StringVar(&o.NATSURL, "nats-url", "", "a NATS that exists, instead of an embedded one; the streams are created in it and stay")
 	f.StringArrayVar(&o.Set, "set", nil, "override a key of the configuration, such as --set relay.every=20ms; may be repeated")
 	f.BoolVarP(&o.Verbose, "verbose", "v", false, "show the services' log lines")
-	f.DurationVar(&o.Timeout, "timeout", 5*time.Minute, "with --once: give up after so long")
+	config.AddDuration(f, &o.Timeout, "timeout", 5*time.Minute, "with --once: give up after so long")
 	cmd.AddCommand(gatewaysim.Command(), childCommand())
 	return cmd
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,35 @@ func (b *Breakers) Transition(ctx context.Context, t fleet.Transition, instance 
 	return describe("writing a transition of a breaker", err)
 }
 
+// Transitions are written by several processes, each when it comes to it and with its own clock. Each has its epoch, a number that the fleet's store counts up: that
+// is the order in which they happened. A store that was lost begins to count anew; it is told by a number that goes back although more time has passed than clocks
+// differ.
+const newestTransition = `life desc, epoch desc, at desc, id desc`
+
+// writtenLate is how many rows back in the table what is written late can be.
+const writtenLate = 64
+
+// maxTransitions is the most transitions that are put in order, the last that were written.
+const maxTransitions = 1000
+
+// transitionsSQL selects the last transitions of the gateway $2 and its account $3 for which a condition holds, each with the life of the store that it is of.
+func transitionsSQL(condition string) string {
+	return fmt.Sprintf(`
+		  select *, sum(anew::int) over (order by at, epoch, id) as life
+		  from (
+		    select *, coalesce(epoch < lag(epoch) over w and at > lag(at) over w + interval '1 minute', false) as anew
+		    from (
+		      select *
+		      from pollux.breaker_transitions
+		      where gateway = $2
+		        and account = $3%s
+		      order by id desc
+		      limit %d
+		    ) written
+		    window w as (order by at, epoch, id)
+		  ) ordered`, condition, maxTransitions)
+}
+
 // Change is a transition as people read it.
 type Change struct {
 	At       time.Time  `json:"at"`
@@ -50,11 +80,9 @@ type Change struct {
 func (b *Breakers) Changes(ctx context.Context, gateway, account string, n int) ([]Change, error) {
 	rows, err := b.pool.Query(ctx, `
 		select at, gateway, account, from_state, to_state, cause, reason, actor, epoch, retry_at, instance
-		from pollux.breaker_transitions
-		where gateway = $1
-		  and account = $2
-		order by id desc
-		limit $3`, gateway, account, n)
+		from (`+transitionsSQL(``)+`) t
+		order by `+newestTransition+`
+		limit $1`, n, gateway, account)
 	if err != nil {
 		return nil, describe("reading transitions", err)
 	}

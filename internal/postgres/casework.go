@@ -255,21 +255,18 @@ func dossier(ctx context.Context, tx pgx.Tx, id int64) (casework.Dossier, error)
 		limit $1`, id); err != nil {
 		return d, err
 	}
-	end := d.Now
-	if d.Payment.Status.Final() {
-		end = d.Payment.StatusSince
-	}
 	if d.Breaker, err = newestRows[casework.Transition](ctx, tx, `
 		select at, from_state, to_state, cause, reason, actor, retry_at
-		from pollux.breaker_transitions
-		where gateway = $2
-		  and account = $3
-		  and at <= $5
-		  and id >= coalesce((
-		    select max(b.id) from pollux.breaker_transitions b where b.gateway = $2 and b.account = $3 and b.at <= $4), 0)
-		order by id desc
-		limit $1`, d.Payment.Gateway, d.Payment.Account, d.Payment.TrackedAt, end); err != nil {
+		from (`+transitionsSQL(`
+		    and at <= $5
+		    and id >= coalesce((
+		      select max(b.id) from pollux.breaker_transitions b where b.gateway = $2 and b.account = $3 and b.at <= $4), 0) - $6`)+`) t
+		order by `+newestTransition+`
+		limit $1`, d.Payment.Gateway, d.Payment.Account, d.Payment.TrackedAt, d.End(), writtenLate); err != nil {
 		return d, err
+	}
+	for len(d.Breaker) > 1 && !d.Breaker[1].At.After(d.Payment.TrackedAt) {
+		d.Breaker = d.Breaker[1:]
 	}
 	d.Acts, err = actsOf(ctx, tx, d)
 	return d, err
@@ -335,20 +332,15 @@ func attemptsOf(ctx context.Context, tx pgx.Tx, id int64) ([]casework.Attempt, e
 	return list, err
 }
 
-// eventsOf reads the events of a payment. They are found by when they were written, which is when the payment took its status or died: a transaction has one
-// time. An index on the payment would cost every event.
+// eventsOf reads the events of a payment, of all that the outbox still has.
 func eventsOf(ctx context.Context, tx pgx.Tx, d casework.Dossier) ([]casework.Event, error) {
-	times := []time.Time{d.Payment.StatusSince}
-	for _, l := range d.Letters {
-		times = append(times, l.CreatedAt, l.DiedAt)
-	}
 	return newestRows[casework.Event](ctx, tx, `
 		select event_id, subject, created_at, published_at, coalesce(set_aside, '')
 		from pollux.outbox
 		where payment_id = $2
-		  and created_at = any ($3::timestamptz[])
+		  and created_at >= $3
 		order by created_at desc, seq desc
-		limit $1`, d.Payment.ID, times)
+		limit $1`, d.Payment.ID, d.Payment.TrackedAt)
 }
 
 func actsOf(ctx context.Context, tx pgx.Tx, d casework.Dossier) ([]audit.Entry, error) {

@@ -511,7 +511,7 @@ func TestADossierHasAllThatIsKnown(t *testing.T) {
 		kinds = append(kinds, m.Kind)
 	}
 	slices.Sort(kinds)
-	if want := []string{"breaker", "breaker", "dead letter", "dead letter", "dead letter", "event", "event", "event", "operator", "operator", "polled", "status", "tracked", "webhook"}; !slices.Equal(kinds, want) {
+	if want := []string{"breaker", "dead letter", "dead letter", "dead letter", "event", "event", "event", "operator", "operator", "polled", "status", "tracked", "webhook"}; !slices.Equal(kinds, want) {
 		t.Errorf("%v", kinds)
 	}
 	if d.Job != nil || d.Payment.Place != casework.Final || d.Breaker[0].Cause != "before it was tracked" || d.Breaker[1].Cause != "ratio" || d.Acts[0].Action != "payment.force" ||
@@ -524,6 +524,103 @@ func TestADossierHasAllThatIsKnown(t *testing.T) {
 	}
 	if _, err := r.casework().Dossier(t.Context(), 999); !errors.Is(err, casework.ErrNotFound) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestADossierHasTheEventsOfAllTurns(t *testing.T) {
+	r := newRecord(t)
+	ids := r.track(t, "p", 2)
+	other := int64(ids[1])
+	id := int64(ids[0])
+	r.exec(t, `update pollux.payments set status = 'failed', status_source = 'poll' where id = any ($1)`, []int64{id, other})
+	r.exec(t, `update pollux.payments set status = 'succeeded', status_source = 'webhook' where id = $1`, id)
+	r.mustAct(t, ids[0], casework.Act{Verb: casework.Force, Status: payment.Cancelled, Overrule: true, Reason: "the shop says so"})
+	r.exec(t, `insert into pollux.breaker_transitions (at, gateway, from_state, to_state, cause) values (clock_timestamp(), 'sim', 'closed', 'open', 'after its end')`)
+	r.mustAct(t, ids[0], casework.Act{Verb: casework.Force, Status: payment.Failed, Reason: "no, the bank"})
+	d, err := r.casework().Dossier(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []string
+	for _, e := range d.Events {
+		events = append(events, e.ID)
+	}
+	var want []string
+	for i, status := range []string{"failed", "succeeded", "cancelled", "failed"} {
+		want = append(want, fmt.Sprintf("%d-%d-%s", id, i+1, status))
+	}
+	if !slices.Equal(events, want) {
+		t.Errorf("%v, not %v", events, want)
+	}
+	if len(d.Breaker) != 0 {
+		t.Errorf("the breaker after its end: %+v", d.Breaker)
+	}
+}
+
+// The events of a payment are looked for in a day's millions.
+func TestTheEventsOfAPaymentAreFoundInAFewPages(t *testing.T) {
+	r := newRecord(t)
+	id := int64(r.track(t, "p", 1)[0])
+	r.exec(t, `insert into pollux.outbox (event_id, payment_id, subject, body, published_at) select g, g, 's', repeat('x', 500), now() from generate_series(1000, 200000) g`)
+	r.exec(t, `update pollux.payments set status = 'failed', status_source = 'poll' where id = $1`, id)
+	r.exec(t, `vacuum analyze pollux.outbox`)
+	operator, plans := explain(t, r.url, false)
+	plans.take()
+	if d, err := operator.casework().Dossier(t.Context(), id); err != nil || len(d.Events) != 1 {
+		t.Fatalf("%+v, %v", d.Events, err)
+	}
+	seen := 0
+	for _, p := range plans.take() {
+		if !strings.Contains(p.Query, "from pollux.outbox") {
+			continue
+		}
+		seen++
+		p.Plan.walk(func(n node) {
+			if n.rows() > 40_000 {
+				t.Errorf("%s of %s reads %.0f rows", n.Type, n.Relation, n.rows())
+			}
+		})
+	}
+	if seen != 1 {
+		t.Errorf("%d plans", seen)
+	}
+}
+
+// The processes that change a breaker write that down when they come to it, and their clocks differ.
+func TestTransitionsAreInTheOrderInWhichTheyHappened(t *testing.T) {
+	r := newRecord(t)
+	id := int64(r.track(t, "p", 1)[0])
+	write := func(after time.Duration, epoch int, to string) {
+		t.Helper()
+		r.exec(t, `insert into pollux.breaker_transitions (at, gateway, from_state, to_state, cause, epoch)
+			select created_at + $1::bigint * interval '1 microsecond', 'sim', 'x', $2, '', $3 from pollux.payments`, after.Microseconds(), to, epoch)
+	}
+	r.exec(t, `update pollux.payments set created_at = created_at - interval '1 hour'`)
+	write(time.Second, 7, "open")                     // of a store that was lost
+	write(10*time.Minute, 1, "open")                  // that begins to count anew
+	write(10*time.Minute+32*time.Second, 3, "closed") // written before what came before it
+	write(10*time.Minute+30*time.Second, 2, "forced")
+	write(10*time.Minute+33*time.Second, 4, "open")
+	write(10*time.Minute+32*time.Second, 5, "half_open") // by a clock that is behind
+	want := []string{"open", "open", "forced", "closed", "open", "half_open"}
+	d, err := r.casework().Dossier(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, b := range d.Breaker {
+		got = append(got, b.To)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, not %v", got, want)
+	}
+	changes, err := NewBreakers(r.pool).Changes(t.Context(), "sim", "", 4)
+	got = nil
+	for _, c := range changes {
+		got = append(got, c.To)
+	}
+	if want := []string{"half_open", "open", "closed", "forced"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, not %v, %v", got, want, err)
 	}
 }
 

@@ -125,10 +125,15 @@ func TestAPaymentThatCannotBeTrackedIsRefusedByName(t *testing.T) {
 		{`null`, "the argument is an array of objects"},
 		{`[1]`, "element 0: an object is needed, not number"},
 		{`[{` + good + `},[]]`, "element 1: an object is needed, not array"},
-		{`[{` + good + `,"accout":"de"}]`, "element 0: it has a key that pollux.track_payment has no argument for"},
+		{`[{` + good + `,"accout":"de"}]`, `element 0: the key "accout" is no argument of pollux.track_payment`},
 		{`[{` + good + `,"metadata":{"x":"\u0000"}}]`, "unsupported Unicode escape sequence"},
-		{`[{"gateway":"sim","reference":"r","amount_minor":19.99,"currency":"EUR"}]`, "invalid input syntax for type bigint"},
-		{`[{"gateway":"sim","reference":"r","amount_minor":99999999999999999999,"currency":"EUR"}]`, "out of range for type bigint"},
+		{`[{"gateway":"sim","reference":"r","amount_minor":19.99,"currency":"EUR"}]`, "element 0: amount_minor: a whole number, in the minor unit"},
+		{`[{"gateway":"sim","reference":"r","amount_minor":99999999999999999999,"currency":"EUR"}]`, "element 0: amount_minor: a whole number"},
+		{`[{` + good + `},{` + good + `,"amount_minor":"x"},{` + good + `,"amount_minor":1.5}]`, "element 1: amount_minor: a whole number"},
+		{`[{` + good + `},{` + good + `,"class":"High"},{` + good + `,"amount_minor":1.5}]`, "element 1: class: "},
+		{`[{` + good + `,"first_poll_after":"soon"}]`, "element 0: first_poll_after: an interval"},
+		{`[{` + good + `,"first_poll_after":"100000000 years"}]`, "element 0: first_poll_after: an interval"},
+		{`[{` + good + `,"expires_at":"2030-13-01"}]`, "element 0: expires_at: an instant"},
 	} {
 		_, err := r.pool.Exec(t.Context(), `select id from pollux.track_payments($1::jsonb)`, c.json)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -142,6 +142,9 @@ alter sequence pollux.outbox_seq owned by pollux.outbox.seq;
 
 create index outbox_unpublished on pollux.outbox (publish_at, seq) where published_at is null;
 
+-- The events of one payment, for people. A tree would cost every event; this costs next to nothing, and leads to a few pages of a day's millions.
+create index outbox_payment on pollux.outbox using brin (payment_id int8_bloom_ops) with (autosummarize = on);
+
 comment on table pollux.outbox is 'Events to publish, kept a while after: a broker that lost its disk gets them again.';
 comment on column pollux.outbox.publish_at is 'when it is to be published: at once, a while after a failure, never when it is set aside';
 comment on column pollux.outbox.set_aside is 'why it can never be published; null when it can';
@@ -343,14 +346,45 @@ returns table (
     expires_at, metadata, traceparent, ord)
 $$;
 
+-- What is wrong with the keys of an element that has others than pollux.track_payment has arguments.
+create function pollux.key_fault(element jsonb) returns text language sql immutable parallel safe as $$
+  select 'the key "' || left(min(k), 64) || '" is no argument of pollux.track_payment'
+  from jsonb_object_keys(element) k
+  where k <> all (array['gateway', 'account', 'reference', 'merchant_reference', 'class', 'lane', 'amount_minor', 'currency',
+    'first_poll_after', 'expires_at', 'metadata', 'traceparent'])
+$$;
+
 -- What is wrong with the shape of an element: an argument that is misspelled would be taken for one that is not given.
 create function pollux.element_fault(element jsonb) returns text language sql immutable parallel safe as $$
   select case
     when jsonb_typeof(element) <> 'object' then 'an object is needed, not ' || jsonb_typeof(element)
     when element - array['gateway', 'account', 'reference', 'merchant_reference', 'class', 'lane', 'amount_minor', 'currency',
-      'first_poll_after', 'expires_at', 'metadata', 'traceparent'] <> '{}' then 'it has a key that pollux.track_payment has no argument for'
+      'first_poll_after', 'expires_at', 'metadata', 'traceparent'] <> '{}' then pollux.key_fault(element)
   end
 $$;
+
+-- What is wrong with a value that cannot be read as what it is to be, or null. It is asked only when an element could not be read.
+-- +goose StatementBegin
+create function pollux.value_fault(element jsonb) returns text language plpgsql stable as $$
+begin
+  begin
+    perform (element ->> 'amount_minor')::bigint;
+  exception when data_exception then
+    return 'amount_minor: a whole number, in the minor unit of the currency (1999 for 19.99 EUR)';
+  end;
+  begin
+    perform pollux.first_poll((element ->> 'first_poll_after')::interval);
+  exception when data_exception then
+    return 'first_poll_after: an interval between 0 and 1 year, such as "5 minutes"';
+  end;
+  begin
+    perform (element ->> 'expires_at')::timestamptz;
+  exception when data_exception then
+    return 'expires_at: an instant, such as "2030-01-31T12:00:00Z", or null';
+  end;
+  return null;
+end $$;
+-- +goose StatementEnd
 
 -- Elements are written in the order of their keys, so that two callers with the same payments wait for each other and never for ever.
 -- +goose StatementBegin
@@ -360,6 +394,7 @@ language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable
 #variable_conflict use_column
 declare
   bad record;
+  fault record;
   fresh bigint[];
 begin
   if jsonb_typeof(payments) is distinct from 'array' then
@@ -388,8 +423,23 @@ begin
       returning id
     )
     select coalesce(array_agg(id), '{}') into fresh from inserted;
-  exception when invalid_parameter_value then -- of one of them: which, and is it the first?
-    select f.ord, f.fault into strict bad
+  exception when data_exception then -- of one of them: which, and is it the first?
+    if sqlstate <> '22023' then -- not a fault that is named: an element cannot be read, so that only those before it can be looked at as payments
+      select e.ord, pollux.value_fault(e.element) as fault into bad
+      from jsonb_array_elements(payments) with ordinality as e(element, ord)
+      where pollux.value_fault(e.element) is not null
+      order by e.ord
+      limit 1;
+      if not found then
+        raise;
+      end if;
+      payments := (
+        select coalesce(jsonb_agg(e.element order by e.ord), '[]')
+        from jsonb_array_elements(payments) with ordinality as e(element, ord)
+        where e.ord < bad.ord
+      );
+    end if;
+    select f.ord, f.fault into fault
     from (
       select i.ord, pollux.payment_fault(i.gateway, i.account, i.reference, i.merchant_reference, i.class, i.lane, i.amount_minor, i.currency,
         i.poll_after, i.expires_at, i.metadata, i.traceparent) as fault
@@ -399,6 +449,11 @@ begin
     where f.fault is not null
     order by f.ord
     limit 1;
+    if found then
+      bad := fault;
+    elsif sqlstate = '22023' then
+      raise;
+    end if;
     raise exception 'payments not tracked: element %: %', bad.ord - 1, bad.fault
       using errcode = 'invalid_parameter_value', hint = 'Nothing was written. Elements are counted from 0.';
   end;
@@ -782,7 +837,7 @@ from unnest(array['outbox', 'poll_attempts']) as t, generate_series(0, 3) as d;
 
 -- +goose Down
 
-drop function pollux.track_payments, pollux.element_fault, pollux.incoming, pollux.track_payment, pollux.first_poll, pollux.payment_fault,
+drop function pollux.track_payments, pollux.element_fault, pollux.key_fault, pollux.value_fault, pollux.incoming, pollux.track_payment, pollux.first_poll, pollux.payment_fault,
   pollux.maintain, pollux.make_partition, pollux.drop_partition, pollux.contradict;
 drop table pollux.streams, pollux.dead_letters, pollux.outbox, pollux.poll_attempts, pollux.poll_jobs, pollux.payments;
 drop function pollux.payment_is_sound, pollux.payments_begin, pollux.jobs_begin, pollux.payment_turns, pollux.payments_turned, pollux.end_jobs, pollux.jobs_end,
