@@ -54,7 +54,9 @@ func (f *auditFilter) complete(cmd *cobra.Command) error {
 	if !slices.Contains([]string{"", string(audit.Done), string(audit.Refused)}, f.Outcome) {
 		return app.Usage("--outcome %q: done or refused", f.Outcome)
 	}
-	f.Since, f.Until = f.since.at, f.until.at
+	if f.Since, f.Until = f.since.at, f.until.at; !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until) {
+		return app.Usage("--since is not before --until: no row is between them")
+	}
 	return nil
 }
 
@@ -90,7 +92,7 @@ func auditList() *cobra.Command {
 
 func printEntries(w io.Writer, entries []audit.Entry, limit int) {
 	if len(entries) == 0 {
-		row(w, "nothing was done")
+		row(w, "no rows match")
 		return
 	}
 	row(w, "ROW", "WHEN", "ACTOR", "LOGIN", "ACTION", "TARGET", "OUTCOME", "REASON", "BEFORE", "AFTER")
@@ -123,7 +125,7 @@ func auditVerify() *cobra.Command {
 	var expect string
 	var part bool
 	cmd := &cobra.Command{
-		Use: "verify [FILE|-]", Short: "Verifies the chain of the audit log, or of an exported file; exit code 3 when it is broken", Args: cobra.MaximumNArgs(1),
+		Use: "verify [FILE|-]", Short: "Verifies the chain of the audit log, or of an exported file; exit code 3 when it is broken", Args: atMostOne("one file"),
 		Long: `verify reads the log from its first row to its last and computes each hash anew. It names the first row that was changed, is missing or was put in.
 
 Whoever can do everything in the database can write the whole log anew, or cut its end off. That is found by a row that was written down elsewhere: verify
@@ -162,7 +164,7 @@ func readFile(cmd *cobra.Command, name string, fn func(io.Reader) error) error {
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return app.NotTried(fmt.Errorf("reading the file: %w", err))
+		return app.NotTried(app.Hint(fmt.Errorf("reading the file: %w", err), "name a file that is there, or - for standard input; %s --help says what is to be in it", cmd.CommandPath()))
 	}
 	defer f.Close()
 	return fn(f)
@@ -209,6 +211,8 @@ func judge(cmd *cobra.Command, chain *audit.Chain, err error) error {
 		case !v.Sound:
 			row(w, fmt.Sprintf("the log is broken at row %d: %s", v.Broken, v.Why))
 			row(w, fmt.Sprintf("%s before it are as they were written", counted(int(v.Rows), "row", "rows")))
+			row(w, "what to do: keep a copy before anything else, pollux audit export > FILE; verify the newest file that was exported before, pollux audit verify FILE;")
+			row(w, "compare the two from that row on; then find out who could write to the table. The page docs/audit.md has more")
 		case v.Rows == 0:
 			row(w, "the log is empty")
 		default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -124,21 +125,30 @@ func breakerShow() *cobra.Command {
 		Changes []postgres.Change `json:"transitions"`
 	}
 	cmd := &cobra.Command{
-		Use: "show GATEWAY", Short: "Shows a breaker with its last transitions: who, why, from, to, when", Args: cobra.ExactArgs(1),
+		Use: "show GATEWAY[/ACCOUNT]", Short: "Shows a breaker with its last transitions: who, why, from, to, when", Args: arguments("acme", "a gateway"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := breakerNamed(args[0], account)
+			if err != nil {
+				return err
+			}
 			return withFleet(cmd, func(ctx context.Context, f operatedFleet) error {
 				all, err := f.standings(ctx)
 				if err != nil {
 					return err
 				}
-				d := details{standing: standing{Gateway: args[0], Account: account, State: breaker.Closed.String(), Share: "100%"}}
-				for _, s := range all {
-					if s.Gateway == args[0] && s.Account == account {
-						d.standing = s
-					}
-				}
-				if d.Changes, err = f.rows.Changes(ctx, args[0], account, 50); err != nil {
+				var d details
+				if d.Changes, err = f.rows.Changes(ctx, t.Gateway, t.Account, 50); err != nil {
 					return err
+				}
+				known := slices.IndexFunc(all, func(s standing) bool { return s.Gateway == t.Gateway && s.Account == t.Account })
+				if _, configured := f.cfg.Gateways[t.Gateway]; !configured && known < 0 && len(d.Changes) == 0 {
+					return unknownGateway(t.Gateway)
+				}
+				if known >= 0 {
+					d.standing = all[known]
+				} else {
+					d.standing = f.standing(fleet.Record{Target: t}, nil)
+					doubt(ctx, cmd, f.rows, t)
 				}
 				d.Changes = orEmpty(d.Changes)
 				for i := range d.Changes {
@@ -194,11 +204,14 @@ func (o *breakerOrder) flags(cmd *cobra.Command) {
 func forceCommand(verb string, mode breaker.Kind, short string) *cobra.Command {
 	var o breakerOrder
 	cmd := &cobra.Command{
-		Use: verb + " GATEWAY --reason WHY --for DURATION", Short: short, Args: cobra.ExactArgs(1),
+		Use: verb + " GATEWAY[/ACCOUNT] --reason WHY --for DURATION", Short: short, Args: arguments("acme --reason maintenance --for 30m", "a gateway"),
 		Long: short + `, in the whole fleet, until --for is over or it is released. It is written down with who and why.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.during <= 0 || o.during > breaker.MaxForced {
-				return app.Usage("--for %s: for how long, more than 0s and at most %s; a forced state that nobody remembers is worse than the outage", o.during, breaker.MaxForced)
+			if !cmd.Flags().Changed("for") {
+				return app.Usage("--for: say for how long, such as --for 30m, at most %s; a forced state that nobody remembers is worse than the outage", config.FormatDuration(breaker.MaxForced))
+			}
+			if o.during == 0 || o.during > breaker.MaxForced {
+				return app.Usage("--for %s: more than 0s and at most %s", config.FormatDuration(o.during), config.FormatDuration(breaker.MaxForced))
 			}
 			return operate(cmd, args[0], &o, func(ctx context.Context, kv fleet.KV, t fleet.Target, c breaker.Config) ([]breaker.Transition, error) {
 				return fleet.Force(ctx, kv, t, c, breaker.Forced{Mode: mode, Reason: o.reason, Actor: o.actor, Until: breaker.At(time.Now().Add(o.during))})
@@ -206,14 +219,14 @@ func forceCommand(verb string, mode breaker.Kind, short string) *cobra.Command {
 		},
 	}
 	o.flags(cmd)
-	config.AddDuration(cmd.Flags(), &o.during, "for", 0, "for how long, such as 30m")
+	config.AddDuration(cmd.Flags(), &o.during, "for", 0, "for how long, such as 30m or 2d")
 	return cmd
 }
 
 func breakerRelease() *cobra.Command {
 	var o breakerOrder
 	cmd := &cobra.Command{
-		Use: "release GATEWAY --reason WHY", Short: "Ends a forced state", Args: cobra.ExactArgs(1),
+		Use: "release GATEWAY[/ACCOUNT] --reason WHY", Short: "Ends a forced state", Args: arguments("acme --reason \"it is over\"", "a gateway"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return operate(cmd, args[0], &o, func(ctx context.Context, kv fleet.KV, t fleet.Target, c breaker.Config) ([]breaker.Transition, error) {
 				return fleet.Release(ctx, kv, t, c, o.actor, o.reason)
@@ -227,7 +240,7 @@ func breakerRelease() *cobra.Command {
 func breakerReset() *cobra.Command {
 	var o breakerOrder
 	cmd := &cobra.Command{
-		Use: "reset GATEWAY --reason WHY", Short: "Makes a breaker forget the past and probe at once: after the cause was mended, such as an expired key", Args: cobra.ExactArgs(1),
+		Use: "reset GATEWAY[/ACCOUNT] --reason WHY", Short: "Makes a breaker forget the past and probe at once: after the cause was mended, such as an expired key", Args: arguments("acme --reason \"new key\"", "a gateway"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return operate(cmd, args[0], &o, func(ctx context.Context, kv fleet.KV, t fleet.Target, c breaker.Config) ([]breaker.Transition, error) {
 				return fleet.Reset(ctx, kv, t, c, o.actor, o.reason)
@@ -240,10 +253,11 @@ func breakerReset() *cobra.Command {
 
 // operate changes a breaker and writes down who did it and why. The breaker comes first: in an emergency the database may be away, and it is no
 // condition then.
-func operate(cmd *cobra.Command, gateway string, o *breakerOrder,
+func operate(cmd *cobra.Command, name string, o *breakerOrder,
 	change func(context.Context, fleet.KV, fleet.Target, breaker.Config) ([]breaker.Transition, error)) error {
-	if !message.ValidToken(gateway) {
-		return app.Usage("%q: no name of a gateway", gateway)
+	t, err := breakerNamed(name, o.account)
+	if err != nil {
+		return err
 	}
 	if err := o.complete(true); err != nil {
 		return err
@@ -252,30 +266,30 @@ func operate(cmd *cobra.Command, gateway string, o *breakerOrder,
 	if err != nil {
 		return err
 	}
-	g, known := cfg.Gateways[gateway]
+	g, known := cfg.Gateways[t.Gateway]
 	if !known {
-		return app.Usage("gateway %q is not in the configuration", gateway)
+		return unknownGateway(t.Gateway)
 	}
 	return withBroker(cmd, 0, func(ctx context.Context, conn *broker.Conn, _ broker.Options) error {
 		if err := conn.CheckKV(ctx); err != nil {
 			return err
 		}
-		changes, err := change(ctx, conn.KV(), fleet.Target{Gateway: gateway, Account: o.account}, g.BreakerConfig())
+		changes, err := change(ctx, conn.KV(), t, g.BreakerConfig())
 		if err != nil {
 			return err
 		}
-		err = show(cmd, changedOf(gateway, o.account, changes), func(w io.Writer) {
-			for _, t := range changes {
-				row(w, fmt.Sprintf("%s is %s, it was %s", gateway, t.To, t.From))
+		err = show(cmd, o.changedOf(t, changes), func(w io.Writer) {
+			for _, c := range changes {
+				row(w, o.became(t, c))
 			}
 			if len(changes) == 0 {
-				row(w, gateway+" is as it was: nothing to change")
+				row(w, spoken(t)+" is as it was: nothing to change")
 			}
 		})
 		if err != nil || len(changes) == 0 {
 			return err
 		}
-		if err := o.writeDown(cmd, gateway, changes); err != nil {
+		if err := o.writeDown(cmd, t, changes); err != nil {
 			fmt.Fprintln(cmd.ErrOrStderr(), terminal.Lines(fmt.Sprintf("pollux: it is done, but it is not in the audit log: %v\nnote who did it, why and when", err)))
 			return app.ErrFindings
 		}
@@ -283,12 +297,71 @@ func operate(cmd *cobra.Command, gateway string, o *breakerOrder,
 	})
 }
 
+// breakerNamed reads GATEWAY or GATEWAY/ACCOUNT, also as the audit log has it, beside the flag --account.
+func breakerNamed(name, account string) (fleet.Target, error) {
+	gateway, within, slash := strings.Cut(strings.TrimPrefix(name, "breaker:"), "/")
+	switch {
+	case !message.ValidToken(gateway), slash && within == "":
+		return fleet.Target{}, app.Usage("%q: name a breaker as GATEWAY or GATEWAY/ACCOUNT, such as acme or acme/eu", name)
+	case !slash:
+		within = account
+	case account != "" && account != within:
+		return fleet.Target{}, app.Usage("%q and --account %q are two accounts; name one", name, account)
+	}
+	if len(within) > 128 || audit.Text(within, 128) != within {
+		return fleet.Target{}, app.Usage("account %q: at most 128 printable characters", within)
+	}
+	return fleet.Target{Gateway: gateway, Account: within}, nil
+}
+
+func unknownGateway(name string) error {
+	return app.Usage("gateway %q is not in the configuration; pollux breaker list has those there are", name)
+}
+
+// spoken names a breaker in a sentence.
+func spoken(t fleet.Target) string {
+	if t.Account == "" {
+		return t.Gateway
+	}
+	return t.Gateway + ", account " + t.Account + ","
+}
+
+// doubt says so when no payment has the account: it may be misspelled. What cannot be found out is not doubted.
+func doubt(ctx context.Context, cmd *cobra.Command, rows *postgres.Breakers, t fleet.Target) {
+	if t.Account == "" {
+		return
+	}
+	if known, err := rows.Account(ctx, t.Gateway, t.Account); err == nil && !known {
+		fmt.Fprintln(cmd.ErrOrStderr(), terminal.Line(fmt.Sprintf("note: no payment of %s that is on record has the account %q: is it spelled so?", t.Gateway, t.Account)))
+	}
+}
+
+// until is how long what was forced at an instant stays, or nil.
+func (o *breakerOrder) until(at breaker.Instant) *time.Time {
+	if o.during == 0 {
+		return nil
+	}
+	t := at.Time().Add(o.during).UTC()
+	return &t
+}
+
+// became says what became of a breaker.
+func (o *breakerOrder) became(t fleet.Target, c breaker.Transition) string {
+	s := fmt.Sprintf("%s is %s", spoken(t), c.To)
+	if until := o.until(c.At); until != nil {
+		s += " until " + instant(*until)
+	}
+	return fmt.Sprintf("%s, it was %s", s, c.From)
+}
+
 // writeDown records what became of a breaker, and who did it.
-func (o *breakerOrder) writeDown(cmd *cobra.Command, gateway string, changes []breaker.Transition) error {
+func (o *breakerOrder) writeDown(cmd *cobra.Command, target fleet.Target, changes []breaker.Transition) error {
 	return withDatabase(cmd, func(ctx context.Context, pool *pgxpool.Pool) error {
+		rows := postgres.NewBreakers(pool)
+		doubt(ctx, cmd, rows, target)
 		for _, t := range changes {
 			t.Actor, t.Reason = o.actor, o.reason
-			if err := postgres.NewBreakers(pool).Transition(ctx, fleet.Transition{Gateway: gateway, Account: o.account, Transition: t}, "pollux-cli"); err != nil {
+			if err := rows.Transition(ctx, fleet.Transition{Gateway: target.Gateway, Account: target.Account, Transition: t}, "pollux-cli"); err != nil {
 				return err
 			}
 		}
@@ -296,29 +369,27 @@ func (o *breakerOrder) writeDown(cmd *cobra.Command, gateway string, changes []b
 			State string     `json:"state"`
 			Until *time.Time `json:"until,omitempty"`
 		}
-		after := state{State: changes[len(changes)-1].To.String()}
-		if o.during > 0 {
-			until := changes[0].At.Time().Add(o.during).UTC()
-			after.Until = &until
-		}
+		last := changes[len(changes)-1]
+		after := state{State: last.To.String(), Until: o.until(last.At)}
 		return postgres.NewAudit(pool).Record(ctx, o.act("breaker."+cmd.Name(), audit.Done,
-			audit.Change{Target: audit.Breaker(gateway, o.account), Before: state{State: changes[0].From.String()}, After: after}))
+			audit.Change{Target: audit.Breaker(target.Gateway, target.Account), Before: state{State: changes[0].From.String()}, After: after}))
 	})
 }
 
 // changed is what an operator's command did to a breaker, as -o json shows it.
 type changed struct {
-	Gateway string    `json:"gateway"`
-	Account string    `json:"account"`
-	From    string    `json:"from"`
-	To      string    `json:"to"`
-	At      time.Time `json:"at"`
+	Gateway string     `json:"gateway"`
+	Account string     `json:"account"`
+	From    string     `json:"from"`
+	To      string     `json:"to"`
+	At      time.Time  `json:"at"`
+	Until   *time.Time `json:"forced_until"` // nil when nothing is forced any more
 }
 
-func changedOf(gateway, account string, changes []breaker.Transition) []changed {
+func (o *breakerOrder) changedOf(target fleet.Target, changes []breaker.Transition) []changed {
 	list := make([]changed, len(changes))
 	for i, t := range changes {
-		list[i] = changed{gateway, account, t.From.String(), t.To.String(), t.At.Time().UTC()}
+		list[i] = changed{target.Gateway, target.Account, t.From.String(), t.To.String(), t.At.Time().UTC(), o.until(t.At)}
 	}
 	return list
 }

@@ -36,7 +36,10 @@ found that a person should see.`,
 	}
 	config.AddFlags(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringP("output", "o", "table", "table, or json for machines")
-	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, args []string) error {
+		if err := requireUTF8(cmd, args); err != nil {
+			return err
+		}
 		if o := output(cmd); o != "table" && o != "json" {
 			return app.Usage("-o %q: table or json", o)
 		}

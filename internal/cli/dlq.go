@@ -59,7 +59,7 @@ func (c *choice) flags(cmd *cobra.Command, reads bool) {
 	f.StringVar(&c.gateway, "gateway", "", "short for gateway=…")
 	f.StringVar(&c.account, "account", "", "short for account=…")
 	f.StringVar(&c.class, "class", "", "short for class=…")
-	config.AddDuration(f, &c.older, "older", 0, "short for age>=…: only what died at least so long ago, such as 2h")
+	config.AddDuration(f, &c.older, "older", 0, "short for age>=…: only what died at least so long ago, such as 2h or 3d")
 	config.AddDuration(f, &c.newer, "newer", 0, "short for age<=…: only what died at most so long ago")
 	if reads {
 		f.StringVar(&c.reason, "reason", "", "short for reason=…, such as window or mismatch")

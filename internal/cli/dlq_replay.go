@@ -210,7 +210,7 @@ func (b *board) speed(p deadletter.Progress) float64 {
 
 func dlqStatus() *cobra.Command {
 	return &cobra.Command{
-		Use: "status [REPLAY]", Short: "Shows how far replays have come", Args: cobra.MaximumNArgs(1),
+		Use: "status [REPLAY]", Short: "Shows how far replays have come", Args: atMostOne("one replay"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return withReplays(cmd, func(ctx context.Context, _ config.Config, replays *postgres.Replays) error {

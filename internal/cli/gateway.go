@@ -93,7 +93,7 @@ type question struct {
 func gatewayTest() *cobra.Command {
 	var q question
 	cmd := &cobra.Command{
-		Use: "test GATEWAY REFERENCE", Short: "Asks a gateway about one payment, and shows what came, what it means and what would be decided", Args: cobra.ExactArgs(2),
+		Use: "test GATEWAY REFERENCE", Short: "Asks a gateway about one payment, and shows what came, what it means and what would be decided", Args: arguments("acme pay_1", "a gateway", "the reference of a payment"),
 		Long: `test asks the gateway once, really, and changes nothing: no status, no counter, no schedule. It goes past the breaker and the limits. What
 is shown of the request and of the answer is redacted: no secret, no card number, and of a body its beginning.
 

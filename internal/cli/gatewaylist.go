@@ -50,7 +50,7 @@ func gatewayList() *cobra.Command {
 	var since, until time.Duration
 	var all bool
 	cmd := &cobra.Command{
-		Use: "list GATEWAY", Short: "Compares the payments that a gateway lists with the record, and shows what differs", Args: cobra.ExactArgs(1),
+		Use: "list GATEWAY", Short: "Compares the payments that a gateway lists with the record, and shows what differs", Args: arguments("acme", "a gateway"),
 		Long: `list reads the payments that the gateway made in a period and looks each of them up in the record. It changes nothing. What the gateway does not list is not looked
 at: lists lag, and a payment that is missing from one has not failed.
 
@@ -60,8 +60,8 @@ behind       the gateway has decided, the record is still pending; the next poll
 
 Exit code 3 when something is not tracked or differs.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if since <= until || until < 0 {
-				return app.Usage("--since %s --until %s: ago, and since is the longer one, such as --since 48h --until 1h", since, until)
+			if since <= until {
+				return app.Usage("--since %s --until %s: ago, and since is the longer one, such as --since 2d --until 1h", config.FormatDuration(since), config.FormatDuration(until))
 			}
 			now := time.Now()
 			return listAndCompare(cmd, args[0], gateway.Period{Account: account, From: now.Add(-since), To: now.Add(-until)}, all)

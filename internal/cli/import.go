@@ -45,7 +45,7 @@ Everything is read and checked first; when a line is wrong nothing is tracked at
 interrupted is run again: what is tracked already is left as it is. What is tracked with another amount is refused and named; exit code 3 then.
 
 The first polls are spread over time by --rate, for each account of a gateway, so that a gateway is not asked about all of them at once.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: atMostOne("one file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.complete(cmd, args); err != nil {
 				return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/user"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,10 +18,12 @@ import (
 type order struct {
 	actor  string
 	reason string
+	given  func(flag string) bool // on the command line
 }
 
 // flags adds --actor and --reason.
 func (o *order) flags(cmd *cobra.Command) {
+	o.given = func(flag string) bool { return cmd.Flags().Changed(flag) }
 	cmd.Flags().StringVar(&o.actor, "actor", "", "who acts (default $POLLUX_ACTOR, or the user of this machine); the audit log has the login of the database beside it")
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the next operator and the audit log")
 }
@@ -28,10 +31,12 @@ func (o *order) flags(cmd *cobra.Command) {
 // complete refuses an order that does not say why although it must, and fills in who acts.
 func (o *order) complete(reasonNeeded bool) error {
 	switch {
-	case reasonNeeded && audit.Text(o.reason, audit.MaxReason) == "":
+	case reasonNeeded && strings.TrimSpace(audit.Text(o.reason, audit.MaxReason)) == "":
 		return app.Usage("--reason: say why; the next operator will want to know")
 	case len(o.reason) > audit.MaxReason:
 		return app.Usage("--reason: %d bytes, at most %d; put the rest where the reason points to", len(o.reason), audit.MaxReason)
+	case o.given("actor") && strings.TrimSpace(audit.Text(o.actor, 255)) == "":
+		return app.Usage("--actor is empty; say who acts, or leave it out")
 	case len(o.actor) > 255:
 		return app.Usage("--actor: %d bytes, at most 255", len(o.actor))
 	}
@@ -86,7 +91,7 @@ func (m *moment) String() string {
 func (m *moment) Type() string { return "time" }
 
 func (m *moment) Set(s string) error {
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 && !m.toCome {
+	if d, err := config.ParseDuration(s); err == nil && !m.toCome {
 		m.at = time.Now().Add(-d)
 		return nil
 	}

@@ -255,11 +255,11 @@ func paymentHold() *cobra.Command {
 		Long: `hold keeps a payment from being polled, for --for or until --until, at most 31 days. A poll that is on its way changes nothing any more; a webhook still does. It
 stays pending, verify counts it as held, and when the time is over it is polled as before. Its window goes on meanwhile.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (during != 0) == !until.at.IsZero() {
-				return app.Usage("--for or --until: say how long, in one way")
+			if cmd.Flags().Changed("for") == cmd.Flags().Changed("until") {
+				return app.Usage("--for or --until: say how long, in one way, such as --for 2h")
 			}
-			if during < 0 || during > casework.MaxHold {
-				return app.Usage("--for %s: more than 0s and at most %s", during, casework.MaxHold)
+			if cmd.Flags().Changed("for") && (during == 0 || during > casework.MaxHold) {
+				return app.Usage("--for %s: more than 0s and at most %s", config.FormatDuration(during), config.FormatDuration(casework.MaxHold))
 			}
 			if err := o.complete(true); err != nil {
 				return err
@@ -268,7 +268,7 @@ stays pending, verify counts it as held, and when the time is over it is polled 
 		},
 	}
 	o.flags(cmd)
-	config.AddDuration(cmd.Flags(), &during, "for", 0, "for how long, such as 2h")
+	config.AddDuration(cmd.Flags(), &during, "for", 0, "for how long, such as 2h or 3d")
 	cmd.Flags().Var(&until, "until", "until when: a date, or a time with its zone")
 	return cmd
 }

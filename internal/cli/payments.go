@@ -37,7 +37,7 @@ func (f *paymentFilter) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Class, "class", "", "only this class of payments")
 	cmd.Flags().StringVar(&f.status, "status", "", "pending (the default), succeeded, failed, cancelled, expired or any")
 	cmd.Flags().StringVar(&f.where, "where", "", "only where they are: final, scheduled, in_flight, held, deferred or with_person")
-	config.AddDuration(cmd.Flags(), &f.Older, "older", 0, "only what was tracked at least so long ago, such as 2h")
+	config.AddDuration(cmd.Flags(), &f.Older, "older", 0, "only what was tracked at least so long ago, such as 2h or 3d")
 	config.AddDuration(cmd.Flags(), &f.Newer, "newer", 0, "only what was tracked at most so long ago")
 	cmd.Flags().StringVar(&f.least, "min-amount", "", "only from this amount on, such as \"100 EUR\"")
 	cmd.Flags().StringVar(&f.most, "max-amount", "", "only up to this amount")
@@ -48,7 +48,7 @@ func (f *paymentFilter) flags(cmd *cobra.Command) {
 // complete refuses a filter that is wrong, or that was given and is empty: --gateway "$GATEWAY" of a script whose variable is not set would choose everything.
 func (f *paymentFilter) complete(cmd *cobra.Command) error {
 	for _, name := range []string{"gateway", "account", "class", "status", "where", "older", "newer", "min-amount", "max-amount", "currency", "text"} {
-		if flag := cmd.Flags().Lookup(name); flag.Changed && (flag.Value.String() == "" || flag.Value.String() == "0s") {
+		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
 			return app.Usage("--%s is empty; leave it out to choose all", name)
 		}
 	}
@@ -198,7 +198,7 @@ func printCount(w io.Writer, n casework.Count, took time.Duration) {
 	}
 	if n.Overdue > 0 {
 		row(w, fmt.Sprintf("%s due for more than %s and nobody takes them, the oldest since %s: do a relay and consumers run?",
-			counted(int(n.Overdue), "is", "are"), casework.Patience, instant(*n.Oldest)))
+			counted(int(n.Overdue), "is", "are"), config.FormatDuration(casework.Patience), instant(*n.Oldest)))
 	}
 	if n.Sound() {
 		row(w, fmt.Sprintf("each payment is in exactly one place (%s)", took.Round(time.Millisecond)))

@@ -291,7 +291,7 @@ func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 		"--rate 0":                               "--rate 0 is as fast as they can be: say with --payments how many",
 		"--consumers 0":                          "--consumers 0: between 1 and 64",
 		"--consumers 65":                         "--consumers 65: between 1 and 64",
-		"--latency -1s":                          "--latency -1s: between 0s and 1m",
+		"--latency -1s":                          "\"-1s\" is not a duration",
 		"--timeout 0s --once":                    "--timeout 0s: more than 0s",
 		"--gateway-rate 0.5":                     "--gateway-rate 0.5: 0, or between 1 and 50000",
 		"--gateway-rate NaN":                     "--gateway-rate NaN: 0, or between 1 and 50000",

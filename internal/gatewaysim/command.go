@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"pollux/internal/config"
 )
 
 // Command returns the command "gateway", which runs a simulator until SIGINT, SIGTERM or the end of the command's context.
@@ -56,7 +58,7 @@ func Command() *cobra.Command {
 	flags.StringVar(&cfg.Scenario, "scenario", DefaultScenario, "what goes wrong, see above")
 	flags.Uint64Var(&cfg.Seed, "seed", 1, "of everything random: the same seed gives the same faults")
 	flags.StringVar(&keyFile, "api-key-file", "", "file with the key that callers must bring (default is the key "+DefaultAPIKey+")")
-	flags.DurationVar(&latency, "latency", 0, "time before every answer, instead of the scenario's")
+	config.AddDuration(flags, &latency, "latency", 0, "time before every answer, instead of the scenario's")
 	flags.Float64Var(&rate, "rate", 0, "calls a second above which it answers 429, instead of the scenario's; 0 has no limit")
 	flags.BoolVar(&cfg.AllowRemote, "allow-remote", false, "let it listen on more than loopback; /sim/ answers to loopback all the same")
 	return cmd

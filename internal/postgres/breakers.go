@@ -90,6 +90,12 @@ func (b *Breakers) Changes(ctx context.Context, gateway, account string, n int) 
 	return changes, describe("reading transitions", err)
 }
 
+// Account reports whether any payment has an account of a gateway.
+func (b *Breakers) Account(ctx context.Context, gateway, account string) (known bool, err error) {
+	err = b.pool.QueryRow(ctx, `select exists (select from pollux.payments where gateway = $1 and account = $2)`, gateway, account).Scan(&known)
+	return known, describe("looking for an account", err)
+}
+
 // Asleep is what sleeps behind a gateway's breaker.
 type Asleep struct {
 	Gateway string     `json:"gateway"`
