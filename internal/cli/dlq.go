@@ -76,6 +76,9 @@ func (c *choice) filter(cmd *cobra.Command, args []string) (deadletter.Filter, e
 	if err != nil {
 		return f, app.Usage("the filter, %w", err)
 	}
+	if c.newer > 0 && c.older > c.newer {
+		return f, app.Usage("--older is more than --newer: nothing died both before and after")
+	}
 	for _, short := range []struct {
 		flag, field string
 		op          deadletter.Op
