@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,7 +47,7 @@ payments go first at the gateway: a replay has the share of its limit that limit
 The replay is in the database: when this command ends, for whatever reason, pollux dlq resume goes on with it, and pollux dlq status shows it. The same
 --request-id again is the same replay. A payment that became final meanwhile is not polled; of two replays that choose the same letter, one gets it.
 
-Exit code 3 when some of what was chosen was not replayed, failed again, or the replay stopped or waits for a second person (pollux approve).`,
+A filter that matches nothing makes no replay: exit code 1. Exit code 3 when some of what was chosen was not replayed, failed again, or the replay stopped or waits for a second person (pollux approve).`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := r.complete(cmd, args)
@@ -129,6 +130,9 @@ func (r *replay) run(ctx context.Context, cmd *cobra.Command, replays *postgres.
 	if errors.Is(err, deadletter.ErrOther) {
 		return app.Hint(err, "a request id is for one replay: take another, or pollux dlq resume goes on with that one")
 	}
+	if errors.Is(err, deadletter.ErrNothing) {
+		return nothingMatches(ctx, replays, o, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -141,6 +145,15 @@ func (r *replay) run(ctx context.Context, cmd *cobra.Command, replays *postgres.
 	return drive(ctx, cmd, replays, made.ID, r.by(), !r.noWait)
 }
 
+// nothingMatches adds to the error of a replay of nothing what of its filter no dead letter ever had: most likely that is misspelt.
+func nothingMatches(ctx context.Context, replays *postgres.Replays, o deadletter.Order, err error) error {
+	unknown, lookErr := replays.Unknown(ctx, o.Selection.Filter)
+	if lookErr != nil || len(unknown) == 0 {
+		return app.Hint(err, "pollux dlq groups shows what waits; pollux dlq list --state any what does not wait any more")
+	}
+	return app.Hint(err, "no dead letter, open or closed, ever had %s: is it misspelt? pollux dlq groups shows what there is", strings.Join(unknown, " or "))
+}
+
 func (r *replay) by() postgres.By { return postgres.By{Actor: r.order.by(), Reason: r.order.reason} }
 
 // drive drives a replay to its end, or until something is known about each of its letters, and says what became of it.
@@ -151,7 +164,7 @@ func drive(ctx context.Context, cmd *cobra.Command, replays *postgres.Replays, i
 	}
 	d := deadletter.Driver{Steps: postgres.Drive{Replays: replays, By: by}, Transient: postgres.Transient, Report: board.report, Settle: settle}
 	if _, err := d.Run(ctx, id); err != nil {
-		return app.Hint(fmt.Errorf("replay %d is interrupted: %w", id, err), "pollux dlq resume %d goes on with it; pollux dlq cancel %d ends it", id, id)
+		return app.Hint(fmt.Errorf("replay %d is interrupted: %w", id, err), "to go on with it: pollux dlq resume %d; to end it: pollux dlq cancel %d --reason WHY", id, id)
 	}
 	r, err := replays.Replay(ctx, id)
 	if err != nil {
@@ -250,7 +263,7 @@ func replayError(err error, id int64) error {
 	case errors.Is(err, deadletter.ErrNoReplay):
 		return app.Hint(fmt.Errorf("%w: %d", deadletter.ErrNoReplay, id), "pollux dlq status lists them")
 	case errors.Is(err, deadletter.ErrSamePerson):
-		return app.Hint(err, "somebody else runs: pollux approve %d", id)
+		return app.Hint(err, "somebody else runs: pollux approve %d --reason WHY", id)
 	case errors.As(err, &state):
 		return app.Hint(err, "pollux dlq status %d says how far it has come", id)
 	}
@@ -290,20 +303,29 @@ func dlqResume() *cobra.Command {
 	var o order
 	var detach, noWait bool
 	cmd := &cobra.Command{
-		Use: "resume REPLAY --reason WHY", Short: "Goes on with a replay: one whose command ended, or one that stopped", Args: exactlyOneReplay,
+		Use: "resume REPLAY [--reason WHY]", Short: "Goes on with a replay: one whose command ended, or one that stopped", Args: exactlyOneReplay,
 		Long: `resume releases what is left of a replay. Any number of people may do so at once: each letter is released once. A replay that has stopped because the fault came
-back begins with a single letter again.`,
+back begins with a single letter again, and needs a --reason; to go on where another command ended, the reason of the replay is enough.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.complete(true); err != nil {
+			if err := o.complete(false); err != nil {
 				return err
 			}
-			by := postgres.By{Actor: o.by(), Reason: o.reason}
 			return oneReplay(cmd, args, func(ctx context.Context, replays *postgres.Replays, id int64) error {
 				r, err := replays.Replay(ctx, id)
 				if err == nil && r.State == deadletter.AwaitingApproval {
-					return app.Hint(&deadletter.StateError{ID: id, State: "waiting for a second person", Verb: "resumed"}, "pollux approve %d lets it begin", id)
+					return app.Hint(&deadletter.StateError{ID: id, State: "waiting for a second person", Verb: "resumed"}, "to let it begin: pollux approve %d --reason WHY", id)
 				}
-				if err == nil && r.State != deadletter.Running {
+				if err != nil {
+					return replayError(err, id)
+				}
+				if r.State == deadletter.Running && o.reason == "" {
+					o.reason = r.Reason
+				}
+				if err := o.complete(true); err != nil {
+					return err
+				}
+				by := postgres.By{Actor: o.by(), Reason: o.reason}
+				if r.State != deadletter.Running {
 					r, err = replays.Resume(ctx, id, by)
 				}
 				if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pollux/internal/deadletter"
+	"pollux/internal/gateway"
 	"pollux/internal/payment/currency"
 	"pollux/internal/redelivery"
 )
@@ -122,7 +123,7 @@ func printGroups(w io.Writer, groups []deadletter.Group, total deadletter.Total,
 	row(w, "FINGERPRINT", "LETTERS", "MONEY", "FIRST", "LAST", "TREND", "CAME BACK", "GATEWAYS", "REASONS", "LAST ANSWER")
 	for _, g := range groups {
 		row(w, g.Fingerprint, g.Letters, moneyOf(g.Money), ago(g.First), ago(g.Last), g.Trend(), g.CameBack, strings.Join(g.Gateways, ","), strings.Join(g.Reasons, ","),
-			orDash(cut(lastAnswer(g.Sample), 60)))
+			orDash(ends(fault(g.Sample), 100)))
 	}
 	if more := total.Groups - len(groups); more > 0 {
 		row(w, fmt.Sprintf("and %d smaller groups: --limit shows more", more))
@@ -171,6 +172,24 @@ func lastAnswer(l deadletter.Letter) string {
 		return l.Message
 	}
 	return s + ": " + l.Message
+}
+
+// fault is what a group has in common, by one of its letters: of a mismatch the gateway's status is that of the payment, and no part of it.
+func fault(l deadletter.Letter) string {
+	if l.LastClass == gateway.Mismatch.String() {
+		l.GatewayStatus = ""
+	}
+	return lastAnswer(l)
+}
+
+// ends is a text of at most n characters: of a longer one its beginning and its end, where messages differ.
+func ends(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	head := n / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(n-head-1):])
 }
 
 // maxShown is how many bytes of a message are shown. -o json has all of them.

@@ -76,6 +76,36 @@ func TestLastAnswerSaysNothingTwice(t *testing.T) {
 	}
 }
 
+func TestAGroupShowsWhatItsLettersHaveInCommon(t *testing.T) {
+	l := deadletter.Letter{Reason: "mismatch", LastClass: "mismatch", GatewayStatus: "paid", Message: "id: another"}
+	if got := fault(l); got != "id: another" {
+		t.Errorf("%q: the status is the payment's", got)
+	}
+	l.Reason, l.LastClass = "attempts", "unknown_status"
+	if got := fault(l); got != `unknown_status "paid": id: another` {
+		t.Errorf("%q: the status is the fault", got)
+	}
+	for in, want := range map[string]string{"": "", "123456": "123456", "1234567": "123…67", "äöüßéñç": "äöü…ñç"} {
+		if got := ends(in, 6); got != want {
+			t.Errorf("%q: %q, wanted %q", in, got, want)
+		}
+	}
+}
+
+func TestAReplayThatIsDoneSaysWhatBecameOfIt(t *testing.T) {
+	for want, r := range map[string]deadletter.Replay{
+		"done: of 2 2 failed again": {Letters: 2, Counts: deadletter.Counts{FailedAgain: 2}},
+		"done: of 4 1 resolved, 1 failed again, 1 still pending, 1 not answered yet": {Letters: 4, Counts: deadletter.Counts{Resolved: 1, FailedAgain: 1, Queued: 2, Answered: 1}},
+		"done: of 3 none was polled":                          {Letters: 3, Counts: deadletter.Counts{Final: 3}},
+		"done: nothing was polled, 2 letters were left alone": {Counts: deadletter.Counts{Refused: 1, Final: 1}},
+	} {
+		r.State = deadletter.Done
+		if got := replayState(r); got != want {
+			t.Errorf("%q, wanted %q", got, want)
+		}
+	}
+}
+
 func TestCutKeepsWholeCharacters(t *testing.T) {
 	for in, want := range map[string]string{"": "", "12345": "12345", "123456": "1234…", "äöüßéñ": "äöüß…"} {
 		if got := cut(in, 5); got != want {

@@ -37,6 +37,9 @@ type preview struct {
 
 func (r *replay) preview(ctx context.Context, cmd *cobra.Command, replays *postgres.Replays, o deadletter.Order) error {
 	found, err := replays.Preview(ctx, o, r.limit)
+	if errors.Is(err, deadletter.ErrNothing) {
+		return nothingMatches(ctx, replays, o, err)
+	}
 	if err != nil {
 		return err
 	}

@@ -46,6 +46,9 @@ func printReplay(w io.Writer, r deadletter.Replay, left []deadletter.Item) {
 	row(w, "letters", fmt.Sprintf("%d, %s", r.Letters, moneyOf(r.Money)))
 	row(w, "checksum", r.Checksum)
 	row(w, "rate", fmt.Sprintf("%g a second, by %s", r.Rate, r.Priority))
+	if (r.State == deadletter.Cancelled || r.State == deadletter.Undone) && r.Why != "" {
+		row(w, "before that", r.Why)
+	}
 	row(w, "made", fmt.Sprintf("%s, by %s: %s", when(r.CreatedAt), r.CreatedBy, r.Reason))
 	if r.ApprovedAt != nil {
 		row(w, "approved", fmt.Sprintf("%s, by %s", when(*r.ApprovedAt), r.ApprovedBy))
@@ -77,12 +80,37 @@ func printReplay(w io.Writer, r deadletter.Replay, left []deadletter.Item) {
 // replayState is the state of a replay in words.
 func replayState(r deadletter.Replay) string {
 	switch {
+	case r.State == deadletter.Cancelled || r.State == deadletter.Undone:
+		return fmt.Sprintf("%s by %s: %s", r.State, orDash(r.EndedBy), r.EndedWhy)
 	case r.Why != "":
 		return r.State + ": " + r.Why
+	case r.State == deadletter.Done:
+		return "done: " + fates(r)
 	case r.State == deadletter.Running && r.Counts.Chosen > 0:
 		return fmt.Sprintf("running, %s; the rest takes %s", stageOf(r), deadletter.Takes(int(r.Counts.Chosen), r.Rate).Round(time.Second))
 	}
 	return r.State
+}
+
+// fates are what became of the letters of a replay that is done, in words: that all are released does not say that one was resolved.
+func fates(r deadletter.Replay) string {
+	c := r.Counts
+	if r.Letters == 0 {
+		return fmt.Sprintf("nothing was polled, %s", counted(int(c.Refused+c.Final), "letter was left alone", "letters were left alone"))
+	}
+	var parts []string
+	for _, part := range []struct {
+		n    int64
+		what string
+	}{{c.Resolved, "resolved"}, {c.FailedAgain, "failed again"}, {c.Answered, "still pending"}, {c.Unanswered(), "not answered yet"}} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		}
+	}
+	if len(parts) == 0 {
+		parts = append(parts, "none was polled")
+	}
+	return fmt.Sprintf("of %d %s", r.Letters, strings.Join(parts, ", "))
 }
 
 // stageOf is the stage of a replay in words.
@@ -101,7 +129,7 @@ func replayNext(r deadletter.Replay) string {
 	case r.State == deadletter.Stopped:
 		return fmt.Sprintf("when the cause is mended: pollux dlq resume %d --reason WHY; to give up: pollux dlq cancel %d --reason WHY", r.ID, r.ID)
 	case r.State == deadletter.Running && (r.DrivenAt == nil || time.Since(*r.DrivenAt) > idle):
-		return fmt.Sprintf("nobody seems to release it: pollux dlq resume %d --reason WHY", r.ID)
+		return fmt.Sprintf("nobody seems to release it: pollux dlq resume %d", r.ID)
 	case r.Counts.Refused+r.Counts.FailedAgain+r.Counts.Final > 0:
 		return fmt.Sprintf("each of them: pollux dlq outcomes %d", r.ID)
 	}

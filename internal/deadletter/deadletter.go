@@ -160,7 +160,7 @@ const (
 	MaxReplay = 1_000_000 // letters of one replay
 )
 
-// ErrNotFound is the error of a letter or a replay that does not exist.
+// ErrNotFound is the error of a letter that does not exist.
 var ErrNotFound = errors.New("no such dead letter")
 
 // Selection is what a command is about: letters by id, or what a filter chooses when it begins.
@@ -261,8 +261,10 @@ func (v Verb) Refuses(c Case) string {
 		return "its payment is polled already"
 	case v == Reopen && c.Other:
 		return "another letter of its payment is open"
-	case v == Settle && pending:
-		return "its payment is pending, and only a status ends it: pollux payment force"
+	case v == Settle && pending && c.Status == "pending":
+		return "its payment is pending, and only a status ends it: pollux payment force PAYMENT STATUS --reason WHY"
+	case v == Settle && pending && c.State != Open:
+		return "it is " + c.State + ", and its payment is " + c.Status
 	case !slices.Contains(v.From(), c.State):
 		return "it is " + c.State
 	}

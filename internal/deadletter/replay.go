@@ -206,7 +206,7 @@ type Replay struct {
 	Selection  string           `json:"selection"`
 	Reason     string           `json:"reason"`
 	State      string           `json:"state"`
-	Why        string           `json:"why"` // it is stopped, or waits
+	Why        string           `json:"why"` // it is stopped, or waits; kept when it is ended then
 	Letters    int              `json:"letters"`
 	Money      map[string]int64 `json:"money"` // minor units by currency
 	Gateways   []string         `json:"gateways"`
@@ -220,7 +220,9 @@ type Replay struct {
 	ApprovedBy string           `json:"approved_by"`
 	ApprovedAt *time.Time       `json:"approved_at"`
 	EndedAt    *time.Time       `json:"ended_at"`
-	Driver     string           `json:"driver"` // who released the last one
+	EndedBy    string           `json:"ended_by"`  // who cancelled or undid it
+	EndedWhy   string           `json:"ended_why"` // and why
+	Driver     string           `json:"driver"`    // who released the last one
 	DrivenAt   *time.Time       `json:"driven_at"`
 	Counts     Counts           `json:"counts"`
 }
@@ -301,6 +303,7 @@ func CheckDuration(n int, rate float64) error {
 // Errors of replays.
 var (
 	ErrNoReplay   = errors.New("no such replay")
+	ErrNothing    = errors.New("nothing matches")
 	ErrOther      = errors.New("this request id was used for another replay")
 	ErrSamePerson = errors.New("whoever asked for a replay cannot approve it")
 )

@@ -94,6 +94,17 @@ func TestAFingerprintIsThatOfTheFault(t *testing.T) {
 	same("dial tcp 10.0.0.1:443: connection refused", "dial tcp 192.168.1.20:8443:  connection refused")
 	same("no payment 0af76519-16cd-43dd-8448-eb211c80319c", "no payment b7ad6b71-6920-3331-9448-eb211c80319d")
 	same(`id: the gateway says "other", expected "mine"`, `id: the gateway says "x y", expected ""`)
+	same("amount: the gateway says 5.704 KWD, expected 570.450 KWD", "amount: the gateway says 704 JPY, expected 1,000 JPY; it last changed 2026-01-02T03:04:05Z")
+	same(`currency: the gateway says "USD", expected 19.99 EUR`, `currency: the gateway says "GBP", expected -1.00 USD; it last changed yesterday`)
+	if of("mismatch", 200, "paid", "id: another") != of("mismatch", 200, "pending", "id: another") {
+		t.Error("two payments with the same mismatch have two fingerprints")
+	}
+	if of("mismatch", 200, "", "amount: the gateway says 1.00 EUR, expected 2.00 EUR") == of("mismatch", 200, "", `currency: the gateway says "USD", expected 2.00 EUR`) {
+		t.Error("two mismatches have one fingerprint")
+	}
+	if of("transport", 0, "", "HTTP 503 Busy") == of("transport", 0, "", "HTTP 503 Gone") {
+		t.Error("what follows a number is no currency")
+	}
 	same("no such thing: 'abc'", "no such thing: 'x'")
 	same("order_000013 is Locked", "order_7 is locked")
 	same("", "")

@@ -502,7 +502,7 @@ func TestCancelLeavesTheRestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	replay, err := r.replays.Cancel(t.Context(), replay.ID, operator)
-	if err != nil || replay.Counts.Cancelled != 6 || replay.Counts.Queued != 4 {
+	if err != nil || replay.Counts.Cancelled != 6 || replay.Counts.Queued != 4 || replay.EndedBy != operator.Name || replay.EndedWhy != operator.Reason {
 		t.Fatalf("%+v, %v", replay.Counts, err)
 	}
 	if p, deed := r.step(t, replay.ID); deed != (deadletter.Deed{}) || p.State != deadletter.Cancelled {
@@ -511,6 +511,29 @@ func TestCancelLeavesTheRestOpen(t *testing.T) {
 	r.answer(t, succeeds)
 	if replay, err = r.replays.Replay(t.Context(), replay.ID); err != nil || replay.Counts.Resolved != 4 || len(r.openLetters(t, "")) != 6 {
 		t.Errorf("%+v, %v", replay.Counts, err)
+	}
+	requireSound(t, r)
+}
+
+func TestAReplayOfNothingIsNone(t *testing.T) {
+	r := newRecord(t)
+	r.dead(t, "p", 2)
+	o := order()
+	o.Selection.Filter = filter(t, "gateway=nope")
+	if _, fresh, err := r.replays.Create(t.Context(), o, operator); fresh || !errors.Is(err, deadletter.ErrNothing) {
+		t.Errorf("%t, %v", fresh, err)
+	}
+	if _, err := r.replays.Preview(t.Context(), o, 5); !errors.Is(err, deadletter.ErrNothing) {
+		t.Errorf("%v", err)
+	}
+	if rows := query[int](t, r, `select count(*) from pollux.replays`); rows != 0 {
+		t.Errorf("%d replays", rows)
+	}
+	if acts := query[int](t, r, `select count(*) from pollux.audit_log where action = 'replay.create' and outcome = 'refused'`); acts != 1 {
+		t.Errorf("%d refusals in the audit log", acts)
+	}
+	if unknown, err := r.replays.Unknown(t.Context(), o.Selection.Filter); err != nil || len(unknown) != 1 || unknown[0] != "gateway=nope" {
+		t.Errorf("%v, %v", unknown, err)
 	}
 	requireSound(t, r)
 }

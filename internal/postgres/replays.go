@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -77,10 +78,13 @@ func orderedSQL(c *clauses, o deadletter.Order) string {
 }
 
 // Create freezes the selection of an order and makes a replay of it, in one transaction. A request id that was used before returns the replay that was made for it
-// and false. Letters that were replayed too often are put aside.
+// and false. Letters that were replayed too often are put aside. A filter that chooses no letter makes no replay: the error is deadletter.ErrNothing then, and the
+// refusal is in the audit log.
 func (s *Replays) Create(ctx context.Context, o deadletter.Order, by By) (r deadletter.Replay, fresh bool, err error) {
 	o.Selection = o.Selection.Distinct()
+	var empty error
 	err = again(ctx, s.pool, func(tx pgx.Tx) error {
+		empty = nil
 		// One selection after the other: what one has chosen the next one sees.
 		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('pollux.replays', 0))`); err != nil {
 			return err
@@ -90,26 +94,45 @@ func (s *Replays) Create(ctx context.Context, o deadletter.Order, by By) (r dead
 			fresh = false
 			return err
 		}
-		var id int64
 		fresh = true
-		err = tx.QueryRow(ctx, `
-			insert into pollux.replays (request_id, selection, reason, priority, stage, created_by)
-			values ($1, $2, $3, $4, $5, $6)
-			returning id`, o.RequestID, o.Text(), by.Reason, string(o.Priority), firstStage(o), by.Name).Scan(&id)
-		if err != nil {
+		var acts []audit.Act
+		err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
+			r, acts, err = create(ctx, tx, o, by)
+			return err
+		})
+		if errors.Is(err, deadletter.ErrNothing) {
+			empty, fresh, r = err, false, deadletter.Replay{}
+			acts = []audit.Act{by.act("replay.create", audit.Refused, []audit.Change{{Target: "replay", After: replayState{Why: err.Error()}}})}
+		} else if err != nil {
 			return err
 		}
-		parked, err := freeze(ctx, tx, id, o, by)
-		if err != nil {
-			return err
-		}
-		if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
-			return err
-		}
-		created := []audit.Change{{Target: replayTarget(id), After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum, r.Counts.Refused + r.Counts.Final}}}
-		return writeActs(ctx, tx, by.act("replay.create", audit.Done, created), by.act("dlq.park", audit.Done, parked))
+		return writeActs(ctx, tx, acts...)
 	})
+	if err == nil {
+		err = empty
+	}
 	return r, fresh, describe("making a replay", err)
+}
+
+// create writes a replay with its rows, and returns it and what is to be audited.
+func create(ctx context.Context, tx pgx.Tx, o deadletter.Order, by By) (r deadletter.Replay, acts []audit.Act, err error) {
+	var id int64
+	err = tx.QueryRow(ctx, `
+		insert into pollux.replays (request_id, selection, reason, priority, stage, created_by)
+		values ($1, $2, $3, $4, $5, $6)
+		returning id`, o.RequestID, o.Text(), by.Reason, string(o.Priority), firstStage(o), by.Name).Scan(&id)
+	if err != nil {
+		return r, nil, err
+	}
+	parked, err := freeze(ctx, tx, id, o, by)
+	if err != nil {
+		return r, nil, err
+	}
+	if r, err = readReplay(ctx, tx, "r.id = $1", id); err != nil {
+		return r, nil, err
+	}
+	created := []audit.Change{{Target: replayTarget(id), After: replayState{r.State, r.Why, r.Letters, r.Money, r.Checksum, r.Counts.Refused + r.Counts.Final}}}
+	return r, []audit.Act{by.act("replay.create", audit.Done, created), by.act("dlq.park", audit.Done, parked)}, nil
 }
 
 func firstStage(o deadletter.Order) int {
@@ -141,6 +164,9 @@ func freeze(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, by By)
 	if err != nil {
 		return nil, err
 	}
+	if tag.RowsAffected() == 0 && !o.Selection.ByID() {
+		return nil, nothing(o)
+	}
 	if tag.RowsAffected() > deadletter.MaxReplay {
 		return nil, fmt.Errorf("more than %d letters are chosen; narrow the filter", deadletter.MaxReplay)
 	}
@@ -151,6 +177,39 @@ func freeze(ctx context.Context, tx pgx.Tx, id int64, o deadletter.Order, by By)
 		return nil, err
 	}
 	return putAside(ctx, tx, id, by)
+}
+
+func nothing(o deadletter.Order) error {
+	return fmt.Errorf("%w: there is no dead letter with %s", deadletter.ErrNothing, o.Text())
+}
+
+// Unknown returns the terms of a filter that name a gateway, a class or a reason that no letter ever had, open or closed.
+func (s *Replays) Unknown(ctx context.Context, f deadletter.Filter) ([]string, error) {
+	var unknown []string
+	for _, t := range f.Terms {
+		if t.Op != deadletter.Is || !slices.Contains([]string{"gateway", "class", "reason"}, t.Field) {
+			continue
+		}
+		rows, err := s.pool.Query(ctx, `
+			select v
+			from unnest($1::text[]) as v
+			where not exists (
+			  select from pollux.dead_letters d
+			  where d.state = any ($2::text[])
+			    and d.`+t.Field+` = v
+			)`, t.Texts, deadletter.States)
+		if err != nil {
+			return nil, describe("looking for what no dead letter has", err)
+		}
+		values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, describe("looking for what no dead letter has", err)
+		}
+		for _, v := range values {
+			unknown = append(unknown, t.Field+"="+v)
+		}
+	}
+	return unknown, nil
 }
 
 // nameMissing adds the ids that are no letters.
@@ -256,7 +315,7 @@ type queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Preview says what Create would do now, with the first n letters. It changes nothing.
+// Preview says what Create would do now, with the first n letters. It changes nothing. Where Create would return deadletter.ErrNothing, so does it.
 func (s *Replays) Preview(ctx context.Context, o deadletter.Order, n int) (p deadletter.Preview, err error) {
 	o.Selection = o.Selection.Distinct()
 	p = deadletter.Preview{Money: map[string]int64{}, Verdicts: map[deadletter.Verdict]int{}}
@@ -271,6 +330,9 @@ func (s *Replays) Preview(ctx context.Context, o deadletter.Order, n int) (p dea
 		return p, describe("looking at dead letters", err)
 	}
 	missing(&p, o, n)
+	if len(p.Verdicts) == 0 {
+		return p, describe("looking at dead letters", nothing(o))
+	}
 	if p.Rate, err = o.Rate.Of(o.Limits, p.Gateways); err != nil {
 		return p, err
 	}
@@ -348,11 +410,11 @@ func missing(p *deadletter.Preview, o deadletter.Order, n int) {
 
 const replayColumns = `
 	r.id, r.request_id, r.selection, r.reason, r.state, r.why, r.letters, r.money, r.gateways, r.checksum, r.rate, r.priority, r.stage, r.created_at,
-	r.created_by, r.login, coalesce(r.approved_by, ''), r.approved_at, r.ended_at, r.driver, r.driven_at`
+	r.created_by, r.login, coalesce(r.approved_by, ''), r.approved_at, r.ended_at, r.ended_by, r.ended_why, r.driver, r.driven_at`
 
 func replayFields(r *deadletter.Replay) []any {
 	return []any{&r.ID, &r.RequestID, &r.Selection, &r.Reason, &r.State, &r.Why, &r.Letters, &r.Money, &r.Gateways, &r.Checksum, &r.Rate, &r.Priority, &r.Stage,
-		&r.CreatedAt, &r.CreatedBy, &r.Login, &r.ApprovedBy, &r.ApprovedAt, &r.EndedAt, &r.Driver, &r.DrivenAt}
+		&r.CreatedAt, &r.CreatedBy, &r.Login, &r.ApprovedBy, &r.ApprovedAt, &r.EndedAt, &r.EndedBy, &r.EndedWhy, &r.Driver, &r.DrivenAt}
 }
 
 // readReplay reads a replay with its counts. where is a condition on r whose only argument is $1.
@@ -556,7 +618,7 @@ func (s *Replays) Cancel(ctx context.Context, id int64, by By) (deadletter.Repla
 	return s.turn(ctx, id, by, turn{
 		verb: "cancel", done: "cancelled", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped},
 		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
-			return nil, endReplay(ctx, tx, id, deadletter.Cancelled)
+			return nil, endReplay(ctx, tx, id, deadletter.Cancelled, by)
 		},
 	})
 }
@@ -580,7 +642,7 @@ func (s *Replays) Undo(ctx context.Context, id int64, by By) (deadletter.Replay,
 	return s.turn(ctx, id, by, turn{
 		verb: "undo", done: "undone", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped, deadletter.Cancelled, deadletter.Done},
 		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
-			if err := endReplay(ctx, tx, id, deadletter.Undone); err != nil {
+			if err := endReplay(ctx, tx, id, deadletter.Undone, by); err != nil {
 				return nil, err
 			}
 			return takeBack(ctx, tx, id)
@@ -588,11 +650,15 @@ func (s *Replays) Undo(ctx context.Context, id int64, by By) (deadletter.Replay,
 	})
 }
 
-func endReplay(ctx context.Context, tx pgx.Tx, id int64, state string) error {
-	if _, err := tx.Exec(ctx, `update pollux.replays set state = $2, ended_at = now() where id = $1`, id, state); err != nil {
+func endReplay(ctx context.Context, tx pgx.Tx, id int64, state string, by By) error {
+	_, err := tx.Exec(ctx, `
+		update pollux.replays
+		set state = $2, ended_at = now(), ended_by = $3, ended_why = $4
+		where id = $1`, id, state, by.Name, by.Reason)
+	if err != nil {
 		return err
 	}
-	_, err := tx.Exec(ctx, `update pollux.replay_items set state = $2, ended_at = now() where replay_id = $1 and state = 'chosen'`, id, state)
+	_, err = tx.Exec(ctx, `update pollux.replay_items set state = $2, ended_at = now() where replay_id = $1 and state = 'chosen'`, id, state)
 	return err
 }
 

@@ -5,19 +5,21 @@
 
 -- ------------------------------------------------------------------------------------------------ what letters have in common
 
--- The fingerprint of a fault: its class, the gateway's codes and its message without what differs from payment to payment. What is quoted and every word
--- with a digit in it (numbers, ids, uuids, addresses) is the same as any other.
+-- The fingerprint of a fault: its class, the gateway's codes and its message without what differs from payment to payment. What is quoted, every amount with
+-- its currency and every word with a digit in it (numbers, ids, uuids, addresses) is the same as any other. Of a mismatch the gateway's status is that of the
+-- payment, and no part of the fault.
 create function pollux.fingerprint(class text, http_status integer, gateway_status text, message text) returns text
 language sql immutable parallel safe as $$
-  select left(encode(sha256(convert_to(class || ' ' || http_status || ' ' || gateway_status || ' ' ||
-    left(regexp_replace(regexp_replace(regexp_replace(regexp_replace(lower(message),
+  select left(encode(sha256(convert_to(class || ' ' || http_status || ' ' || case when class = 'mismatch' then '' else gateway_status end || ' ' ||
+    left(regexp_replace(regexp_replace(regexp_replace(regexp_replace(
+      lower(regexp_replace(regexp_replace(message, '; it last changed .*', ''), '-?[0-9][0-9.,]* ?[A-Z]{3}\M', '0', 'g')),
       '"[^"]*"|`[^`]*`|(?:^|(?<=[ :=(]))''[^'']*''', '?', 'g'),
       '[a-z0-9_-]*[0-9][a-z0-9_-]*', '?', 'g'),
       '\?(?:[.,:/]+\?)+', '?', 'g'),
       '[ \t\r\n]+', ' ', 'g'), 200), 'UTF8')), 'hex'), 12)
 $$;
 
-comment on function pollux.fingerprint is 'Letters with the same fingerprint have the same fault: class, codes and message, without ids and numbers.';
+comment on function pollux.fingerprint is 'Letters with the same fingerprint have the same fault: class, codes and message, without ids, amounts and numbers.';
 
 alter table pollux.dead_letters
   add column fingerprint text generated always as (
@@ -97,6 +99,8 @@ create table pollux.replays (
   approved_by     text,
   approved_at     timestamptz,
   ended_at        timestamptz,
+  ended_by        text not null default '',
+  ended_why       text not null default '',
   constraint replays_request unique (request_id),
   constraint replays_state check (state in ('awaiting_approval', 'running', 'stopped', 'cancelled', 'undone', 'done'))
 );
@@ -104,6 +108,7 @@ create table pollux.replays (
 comment on table pollux.replays is 'Replays of dead letters: what was chosen, frozen, and how far it has come.';
 comment on column pollux.replays.stage is '0: one letter is tried, 1: ten more, 2: the rest';
 comment on column pollux.replays.leg is 'grows with each stage and each time that it is resumed: what came back in an earlier leg does not stop this one';
+comment on column pollux.replays.ended_by is 'who cancelled or undid it; empty: nobody';
 comment on column pollux.replays.next_release_at is 'when the rate allows the next one; whoever drives the replay';
 
 -- No foreign keys: a replay of a million letters is written in one statement, and letters stay.
