@@ -595,6 +595,39 @@ func TestADriverGoesOnUntilNothingIsLeftToLearn(t *testing.T) {
 	requireSound(t, r)
 }
 
+var releasedLetters = flag.Int("letters.released", 3000, "how many dead letters TestAReplayIsReleasedInPages releases; the documents' figure is of 10000")
+
+// TestAReplayIsReleasedInPages releases letters as fast as it can: a page at a time, whatever their number. It shows how long that takes.
+func TestAReplayIsReleasedInPages(t *testing.T) {
+	r := newRecord(t)
+	many := *releasedLetters
+	r.exec(t, fmt.Sprintf(`
+		do $$
+		declare
+		  payment bigint;
+		begin
+		  for i in 1..%d loop
+		    payment := pollux.track_payment('acme', 'pay_' || i, 1999, 'EUR');
+		    update pollux.poll_jobs set state = 'dead', revision = revision + 1 where payment_id = payment;
+		    perform pollux.bury(payment, 'window', 'pending', 200::smallint, 'processing', '', 'standard', 'consumer@a#1', '', null);
+		  end loop;
+		end $$`, many))
+	o := order()
+	o.Selection.Filter = filter(t, "gateway=acme")
+	began := time.Now()
+	replay := r.create(t, o)
+	t.Logf("frozen in %s", time.Since(began).Round(time.Millisecond))
+	began = time.Now()
+	steps := 0
+	d := deadletter.Driver{Steps: Drive{r.replays, operator}, Report: func(deadletter.Progress) { steps++ }}
+	p, err := d.Run(t.Context(), replay.ID)
+	took := time.Since(began)
+	if err != nil || p.Counts.Queued != int64(many) || steps > many/deadletter.MaxRelease+3 {
+		t.Errorf("%d steps, %+v, %v", steps, p.Counts, err)
+	}
+	t.Logf("released in %s, %.0f a second, with their rows of the audit log", took.Round(time.Millisecond), float64(many)/took.Seconds())
+}
+
 var manyLetters = flag.Int("letters.many", 50_000, "how many dead letters TestManyLetters looks at; the README's figures are of 1000000")
 
 // TestManyLetters looks at many dead letters: pages must not read them all, and groups only the index. It shows how long that takes.
