@@ -150,7 +150,7 @@ func Judge(s Standing, a Act) error {
 		return refuse(fmt.Sprintf("pollux payment show %d has how it came to that", p.ID), "it is %s since %s: nothing polls it any more", p.Status, clock(p.StatusSince))
 	}
 	if p.Place == WithPerson && s.Letter == 0 {
-		return refuse(fmt.Sprintf("pollux payment force %d ends it", p.ID), "it is with a person, who discarded its dead letter: nothing polls it")
+		return refuse(fmt.Sprintf("pollux payment force %d STATUS --reason WHY ends it", p.ID), "it is with a person, who discarded its dead letter: nothing polls it")
 	}
 	if p.Place == WithPerson {
 		return refuse(fmt.Sprintf("pollux dlq show %d says why; pollux dlq replay %d --reason WHY polls it again", s.Letter, s.Letter), "it is with a person, nothing polls it: dead letter %d", s.Letter)

@@ -23,7 +23,7 @@ func TestDocumentsNameOnlyCommandsThatWork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile("(?m)`pollux ([^`\n]+)`|^\\$? ?pollux ([a-z][^#\n]*)|(?:[^n]t|[^t]): pollux ([a-z][^;.\n]*)").FindAllStringSubmatch(string(text), -1) {
+		for _, m := range regexp.MustCompile("(?m)`pollux ([^`\n]+)`|^\\$? ?pollux ([a-z][^#\n]*)|(?:[^n]t|[^t]): pollux ([a-z](?: \"[^\"\n]*\"|[^;.\n\"])*)").FindAllStringSubmatch(string(text), -1) {
 			found++
 			line := m[1] + m[2] + m[3]
 			if err := works(words(line)); err != nil {
