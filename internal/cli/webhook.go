@@ -27,7 +27,7 @@ import (
 
 func webhookCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "webhook", Short: "Shows what gateways told, and checks a saved notification"}
-	cmd.AddCommand(webhookList(), webhookVerify())
+	cmd.AddCommand(webhookList(), webhookShow(), webhookVerify())
 	return cmd
 }
 
@@ -84,6 +84,94 @@ func printNotices(w io.Writer, notices []postgres.WebhookRow, f postgres.Webhook
 	if len(notices) == f.Limit {
 		row(w, fmt.Sprintf("there may be more: add --before %d", notices[len(notices)-1].ID))
 	}
+}
+
+func webhookShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Shows what is kept of a notification, what became of it and why, and what to do",
+		Long: `Shows what is kept of a notification, what became of it and why, and what to do. The body is kept of what is set aside, and is in -o json as base64: it is what
+the gateway sent, and may be about people. Headers are not kept.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return app.Usage("webhook show needs the id of one notification, as webhook list has it")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil || id < 1 {
+				return app.Usage("%.40q is not the id of a notification", args[0])
+			}
+			return withDatabase(cmd, func(ctx context.Context, pool *pgxpool.Pool) error {
+				d, err := postgres.NewWebhooks(pool, "pollux-cli").ShowWebhook(ctx, id)
+				if err != nil {
+					return err
+				}
+				if d == nil {
+					return app.Hint(fmt.Errorf("there is no notification %d", id), "pollux webhook list; what is older than webhooks.keep_events is gone")
+				}
+				return show(cmd, inUTC(d), func(w io.Writer) { printNotice(w, d) })
+			})
+		},
+	}
+}
+
+func printNotice(w io.Writer, d *postgres.WebhookDetail) {
+	row(w, "gateway", strings.TrimSuffix(d.Gateway+"/"+d.Account, "/"))
+	row(w, "event", d.EventID)
+	row(w, "kind", orDash(d.Kind))
+	row(w, "came", when(d.ReceivedAt))
+	if d.OccurredAt != nil {
+		row(w, "happened", instant(*d.OccurredAt))
+	}
+	row(w, "key", orDash(d.Key))
+	row(w, "mode", orDash(d.Mode))
+	row(w, "effect", d.Effect)
+	row(w, "reference", orDash(d.References))
+	row(w, "payment", trackedPayment(d))
+	row(w, "status", strings.TrimSpace(orDash(d.Status)+" "+d.Detail))
+	if d.AmountMinor != nil {
+		row(w, "amount", currency.Format(*d.AmountMinor, d.Currency))
+	}
+	row(w, "decision", fmt.Sprintf("%s  %s", d.Decision, when(d.DecidedAt)))
+	row(w, "why", orDash(d.Why))
+	row(w, "digest", "sha256:"+d.Digest)
+	row(w, "body", keptBody(d))
+	row(w, "to do", noticeAdvice(d))
+}
+
+func trackedPayment(d *postgres.WebhookDetail) string {
+	switch {
+	case d.Tracked != nil:
+		return strconv.FormatInt(*d.Tracked, 10)
+	case d.References == "":
+		return "-"
+	}
+	return "none is tracked by that reference"
+}
+
+func keptBody(d *postgres.WebhookDetail) string {
+	if len(d.Body) == 0 {
+		return "not kept"
+	}
+	return fmt.Sprintf("%d bytes, in -o json", len(d.Body))
+}
+
+// noticeAdvice says what a person does about a notice.
+func noticeAdvice(d *postgres.WebhookDetail) string {
+	switch {
+	case d.Decision == webhook.Quarantined && d.Tracked != nil:
+		return fmt.Sprintf("mend what WHY says (an unknown status belongs into statuses); pollux payment poll-now %d asks the gateway meanwhile", *d.Tracked)
+	case d.Decision == webhook.Quarantined:
+		return "mend what WHY says (an unknown status belongs into statuses); its payment is polled all the same, once it is tracked"
+	case d.Decision == webhook.Conflicting && d.Tracked != nil:
+		return fmt.Sprintf("pollux payment explain %d, then pollux dlq list: the contradiction is a dead letter there", *d.Tracked)
+	case d.Decision == webhook.Mismatched && d.Tracked != nil:
+		return fmt.Sprintf("compare the amounts at the gateway; pollux payment explain %d", *d.Tracked)
+	case d.Decision == webhook.Waiting && d.LookAt != nil:
+		return "nothing; its payment is looked for again at " + instant(*d.LookAt)
+	}
+	return "nothing"
 }
 
 func webhookVerify() *cobra.Command {

@@ -190,6 +190,46 @@ func (s *Webhooks) ListWebhooks(ctx context.Context, f WebhookFilter) ([]Webhook
 	return all, describe("listing notifications", err)
 }
 
+// ShowWebhook returns a notice with all that is kept of it; nil when there is none with that id.
+func (s *Webhooks) ShowWebhook(ctx context.Context, id int64) (*WebhookDetail, error) {
+	rows, err := s.pool.Query(ctx, `
+		select e.id, e.gateway, e.account, e.event_id, e.kind, array_to_string(e.refs, ' '), e.status, e.decision, e.why, e.payment_id, e.key, e.occurred_at,
+		  e.received_at, e.body, e.mode, e.effect, e.detail, e.amount_minor, coalesce(e.currency, ''), encode(e.digest, 'hex'), e.decided_at, e.look_at,
+		  coalesce(e.payment_id, (
+		    select p.id
+		    from pollux.payments p
+		    where p.gateway = e.gateway
+		      and p.account = e.account
+		      and p.reference = any (e.refs)
+		    order by array_position(e.refs, p.reference)
+		    limit 1
+		  ))
+		from pollux.webhook_events e
+		where e.id = $1`, id)
+	if err != nil {
+		return nil, describe("reading a notification", err)
+	}
+	d, err := pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByPos[WebhookDetail])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return d, describe("reading a notification", err)
+}
+
+// WebhookDetail is all that is kept of a notice. Headers are not: they hold what proves that a request is genuine.
+type WebhookDetail struct {
+	WebhookRow
+	Mode        string     `json:"mode"`
+	Effect      string     `json:"effect"`
+	Detail      string     `json:"detail"`
+	AmountMinor *int64     `json:"amount_minor"`
+	Currency    string     `json:"currency"`
+	Digest      string     `json:"digest"` // SHA-256 of the body as it came, in hexadecimal
+	DecidedAt   time.Time  `json:"decided_at"`
+	LookAt      *time.Time `json:"look_at"` // when its payment is looked for next, while it waits
+	Tracked     *int64     `json:"tracked"` // the payment that it is about, or names, where one is tracked
+}
+
 // ForPeople chooses the notices that a person has to look at, whatever became of them.
 const ForPeople = "people"
 

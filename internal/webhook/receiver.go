@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"pollux/internal/outage"
 )
 
 // Prefix is what the paths of notifications begin with; the gateway follows, and the account if there is one.
@@ -40,6 +42,7 @@ type Receiver struct {
 	recorder  *Recorder
 	metrics   Metrics
 	log       *slog.Logger
+	unkept    *outage.Log
 	checking  chan struct{}
 	keeping   chan struct{}
 }
@@ -47,6 +50,8 @@ type Receiver struct {
 // NewReceiver returns a receiver of endpoints.
 func NewReceiver(cfg ReceiverConfig, endpoints []Endpoint, recorder *Recorder, metrics Metrics, log *slog.Logger) *Receiver {
 	r := &Receiver{cfg: cfg, endpoints: make(map[string]Endpoint, len(endpoints)), recorder: recorder, metrics: metrics, log: log,
+		unkept: outage.New(log, outage.Words{Begins: "notifications are not kept; their senders come again", Over: "notifications are kept again",
+			Hint: "can PostgreSQL be reached where database.url says? When it can, and every place is taken: webhooks.keeping"}),
 		checking: make(chan struct{}, cfg.Checking), keeping: make(chan struct{}, cfg.Keeping)}
 	for _, e := range endpoints {
 		r.endpoints[e.Path()] = e
@@ -88,6 +93,7 @@ func (r *Receiver) conclude(ctx context.Context, w http.ResponseWriter, e Endpoi
 	var refusal Refusal
 	switch {
 	case err == nil:
+		r.unkept.Well(ctx, e.Gateway)
 		answer(w, http.StatusOK, "[accepted]") // the words that older endpoints of Adyen look for; nobody else reads them
 		return Accepted
 	case errors.As(err, &refusal):
@@ -100,7 +106,7 @@ func (r *Receiver) conclude(ctx context.Context, w http.ResponseWriter, e Endpoi
 	}
 	w.Header().Set("Retry-After", retryIn)
 	answer(w, http.StatusServiceUnavailable, "not kept; send it again")
-	r.log.WarnContext(ctx, "a notification is not kept; its sender comes again", "gateway", e.Gateway, "account", e.Account, "error", err)
+	r.unkept.Failed(ctx, e.Gateway, err)
 	if errors.Is(err, errFull) {
 		return Full
 	}
@@ -247,9 +253,15 @@ func tell(ctx context.Context, log *slog.Logger, a Arrival, v Verdict) {
 	if v.Decision.ForPerson() || v.Altered {
 		level, text = slog.LevelError, "a notification needs a person: pollux webhook list"
 	}
-	log.LogAttrs(ctx, level, text, slog.String("gateway", v.Gateway), slog.String("account", a.Account), slog.String("event_id", a.ID),
-		slog.String("kind", clip(a.Kind)), slog.String("decision", string(v.Decision)), slog.String("reason", v.Why), slog.Bool("altered", v.Altered),
-		slog.Int64("payment_id", int64(v.Payment)))
+	attrs := []slog.Attr{slog.String("gateway", v.Gateway), slog.String("account", a.Account), slog.String("event_id", a.ID),
+		slog.String("kind", clip(a.Kind)), slog.String("decision", string(v.Decision)), slog.String("reason", v.Why), slog.Bool("altered", v.Altered)}
+	switch {
+	case v.Payment != 0:
+		attrs = append(attrs, slog.Int64("payment_id", int64(v.Payment)))
+	case len(a.References) > 0: // one that is set aside, or comes before its payment, has nothing else that tells which it is about
+		attrs = append(attrs, slog.String("reference", clip(a.References[0])))
+	}
+	log.LogAttrs(ctx, level, text, attrs...)
 }
 
 // clip bounds a vendor's word for a log.

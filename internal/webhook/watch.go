@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"pollux/internal/outage"
 )
 
 // WatchConfig says what is looked after, and how often.
@@ -31,20 +33,23 @@ type Watch struct {
 	keeper  Keeper
 	metrics Metrics
 	log     *slog.Logger
+	failing *outage.Log // by task
 	silent  map[string]bool
 }
 
 // NewWatch returns a watch.
 func NewWatch(cfg WatchConfig, keeper Keeper, metrics Metrics, log *slog.Logger) *Watch {
-	return &Watch{cfg: cfg, keeper: keeper, metrics: metrics, log: log, silent: map[string]bool{}}
+	return &Watch{cfg: cfg, keeper: keeper, metrics: metrics, log: log, silent: map[string]bool{},
+		failing: outage.New(log, outage.Words{Begins: "notifications cannot be looked after; it is tried again", Over: "notifications are looked after again",
+			Hint: "can PostgreSQL be reached where database.url says?"})}
 }
 
 // Run watches until ctx ends. It returns nil: what goes wrong is tried again.
 func (w *Watch) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
-	tasks.Go(func() { w.repeat(ctx, w.cfg.Look, w.LookAgain) })
-	tasks.Go(func() { w.repeat(ctx, w.cfg.Every, w.Listen) })
-	tasks.Go(func() { w.repeat(ctx, forgetEvery, w.Forget) })
+	tasks.Go(func() { w.repeat(ctx, "waiting", w.cfg.Look, w.LookAgain) })
+	tasks.Go(func() { w.repeat(ctx, "silence", w.cfg.Every, w.Listen) })
+	tasks.Go(func() { w.repeat(ctx, "old", forgetEvery, w.Forget) })
 	tasks.Wait()
 	return nil
 }
@@ -52,15 +57,24 @@ func (w *Watch) Run(ctx context.Context) error {
 // forgetEvery is how often old notices are taken away.
 const forgetEvery = time.Minute
 
-func (w *Watch) repeat(ctx context.Context, every time.Duration, do func(context.Context) error) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+// longestRetry is how long a task waits at the most after it went wrong, unless it waits as long in any case.
+const longestRetry = 5 * time.Second
+
+// repeat does a task from time to time until ctx ends, and ever more seldom while it goes wrong.
+func (w *Watch) repeat(ctx context.Context, task string, every time.Duration, do func(context.Context) error) {
+	wait := every
 	for {
-		if err := do(ctx); err != nil && ctx.Err() == nil {
-			w.log.WarnContext(ctx, "looking after notifications; it is tried again", "error", err, "retry_in", every)
+		err := do(ctx)
+		switch {
+		case err == nil:
+			wait = every
+			w.failing.Well(ctx, task)
+		case ctx.Err() == nil:
+			wait = max(every, min(2*wait, longestRetry))
+			w.failing.Failed(ctx, task, err)
 		}
 		select {
-		case <-ticker.C:
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
@@ -81,7 +95,7 @@ func (w *Watch) LookAgain(ctx context.Context) error {
 			w.metrics.WebhookNotice(v.Gateway, v.Decision)
 			if v.Decision.ForPerson() {
 				w.log.ErrorContext(ctx, "a notification needs a person: pollux webhook list", "gateway", v.Gateway, "decision", string(v.Decision),
-					"reason", v.Why, "payment_id", int64(v.Payment))
+					"reason", v.Why, "payment_id", int64(v.Payment)) // it waited for its payment, so that there is one
 			}
 		}
 		if len(verdicts) < w.cfg.Batch {

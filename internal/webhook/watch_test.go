@@ -1,9 +1,11 @@
 package webhook_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -116,6 +118,25 @@ func TestAWatchGoesOnAfterTrouble(t *testing.T) {
 		}
 		if counts["look"] != 5 || counts["quiet"] != 3 || counts["forget"] != 3 {
 			t.Error(counts)
+		}
+	})
+}
+
+func TestAWatchWithoutADatabaseAsksEverMoreSeldomAndTellsOfItOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		k := &guarded{keeper: &keeper{fail: errors.New("the database is away")}, calls: make(chan string, 1000)}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		w := webhook.NewWatch(webhook.WatchConfig{Look: 250 * time.Millisecond, Batch: 2, Every: time.Minute}, k, &meter{}, slog.New(slog.NewTextHandler(&log, nil)))
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if n := len(k.calls); n > 20 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+		if n := strings.Count(log.String(), "notifications cannot be looked after"); n < 2 || n > 4 || strings.Count(log.String(), "hint=") != n {
+			t.Errorf("told %d times in a minute:\n%s", n, &log)
 		}
 	})
 }
