@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,6 +72,13 @@ func (b *backlog) learn(queues []Queue) (added []Queue) {
 		}
 	}
 	return added
+}
+
+// known are all queues.
+func (b *backlog) known() []Queue {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.order)
 }
 
 // rooms returns the queues that can take something, and how much. Those that were served last come last, so that a queue with a million

@@ -114,6 +114,8 @@ type Record interface {
 	SetAside(ctx context.Context, jobs []SetAside) error
 	// Queues lists the queues that have jobs, asleep or due.
 	Queues(ctx context.Context) ([]Queue, error)
+	// Due returns for each queue, in their order, how many polls are due and wait to be claimed; most is told where there are so many or more.
+	Due(ctx context.Context, queues []Queue, most int) ([]int, error)
 	// PublishEvents hands up to n unpublished events, oldest first, to publish and marks them by its receipts, in one transaction: relays
 	// side by side never see the same event, and one that dies leaves its events unpublished. Events refused for good are set aside, others
 	// that failed are tried again after retry. It returns how many events it took.

@@ -61,7 +61,13 @@ type Metrics interface {
 	SetAside(kind string, n int)
 	StreamLost(stream string, jobs, events int)
 	Backlog(gateway, lane string, n int)
+	// Ready says how many polls of a queue are due and wait in the database, MostReady at the most.
+	Ready(gateway, lane string, n int)
 }
+
+// MostReady is up to where polls that are due are counted, in each queue: 10,000 entries of an index take some milliseconds, and whoever scales consumers
+// by the number needs no more.
+const MostReady = 10_000
 
 // Relay publishes due polls and unpublished events. Any number of relays may run side by side.
 type Relay struct {
@@ -401,7 +407,7 @@ func (r *Relay) send(ctx context.Context, messages []Message) []Receipt {
 // watch looks for queues that the configuration does not know and for streams that lost messages. What goes wrong with one does not keep it
 // from looking at the others.
 func (r *Relay) watch(ctx context.Context) (int, error) {
-	errs := []error{r.findQueues(ctx)}
+	errs := []error{r.findQueues(ctx), r.countReady(ctx)}
 	for _, name := range []string{message.StreamPoll, message.StreamDeferred, message.StreamEvents, message.StreamDead} {
 		if ctx.Err() == nil {
 			errs = append(errs, r.observe(ctx, name))
@@ -420,6 +426,24 @@ func (r *Relay) findQueues(ctx context.Context) error {
 	for _, q := range r.backlog.learn(found) {
 		r.log.WarnContext(ctx, "payments of a queue that the configuration does not name; they wait until a consumer for it exists",
 			"gateway", q.Gateway, "lane", q.Lane)
+	}
+	return nil
+}
+
+// countReady says how many polls are due and not claimed.
+func (r *Relay) countReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.PublishTimeout, errDatabase)
+	defer cancel()
+	queues := r.backlog.known()
+	if len(queues) == 0 {
+		return nil
+	}
+	counts, err := r.record.Due(ctx, queues, MostReady)
+	if err != nil {
+		return err
+	}
+	for i, q := range queues {
+		r.metrics.Ready(q.Gateway, q.Lane, counts[i])
 	}
 	return nil
 }

@@ -765,7 +765,7 @@ func TestStopDoesNotWaitForADatabaseThatIsSilent(t *testing.T) {
 		s := newSite(t)
 		var at faults
 		s.record.Fault = at.of
-		at.set(consumertest.Fault{Wait: time.Hour}, consumertest.OpClaim, consumertest.OpPublishEvents, consumertest.OpQueues, consumertest.OpObserve, consumertest.OpMaintain)
+		at.set(consumertest.Fault{Wait: time.Hour}, consumertest.OpClaim, consumertest.OpPublishEvents, consumertest.OpQueues, consumertest.OpDue, consumertest.OpObserve, consumertest.OpMaintain)
 		stop := s.start()
 		pass(500 * time.Millisecond)
 		began := time.Now()
@@ -781,7 +781,7 @@ func TestDatabaseThatIsAwayIsAskedEverMoreSeldom(t *testing.T) {
 		s := newSite(t)
 		var at faults
 		s.record.Fault = at.of
-		at.set(gone, consumertest.OpClaim, consumertest.OpPublishEvents, consumertest.OpQueues, consumertest.OpObserve, consumertest.OpMaintain)
+		at.set(gone, consumertest.OpClaim, consumertest.OpPublishEvents, consumertest.OpQueues, consumertest.OpDue, consumertest.OpObserve, consumertest.OpMaintain)
 		s.track(acme, 1)
 		stop := s.start()
 		pass(10 * time.Minute)
@@ -801,6 +801,30 @@ func TestDatabaseThatIsAwayIsAskedEverMoreSeldom(t *testing.T) {
 		if n := s.log.lines("the relay goes on"); n != 1 {
 			t.Errorf("told %d times that it goes on", n)
 		}
+		stop()
+	})
+}
+
+func TestPollsThatWaitInTheDatabaseAreCountedByQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.config.Queues = append(s.config.Queues, outbox.Queue{Gateway: "idle", Lane: normal})
+		var at faults
+		s.record.Fault = at.of
+		at.set(gone, consumertest.OpClaim)
+		s.track(acme, 7)
+		stop := s.start()
+		pass(2 * s.config.Watch)
+		s.want("ready "+acme+" "+normal, 7)
+		if n, told := s.meter.Counts()["ready idle "+normal]; n != 0 || !told {
+			t.Errorf("a queue without polls is told to have %d (%v)", n, told)
+		}
+		s.track(acme, outbox.MostReady)
+		pass(2 * s.config.Watch)
+		s.want("ready "+acme+" "+normal, outbox.MostReady)
+		at.set(consumertest.Fault{})
+		pass(time.Minute)
+		s.want("ready idle "+normal, 0)
 		stop()
 	})
 }

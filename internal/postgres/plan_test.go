@@ -261,6 +261,9 @@ func hotStatements(t *testing.T, services, callers, operator *record, prefix str
 	if queues, err := services.relay.Queues(ctx); err != nil || len(queues) != 1 {
 		t.Fatalf("queues: %v, %v", queues, err)
 	}
+	if due, err := services.relay.Due(ctx, []outbox.Queue{jobs[0].Queue}, hotBatch); err != nil || len(due) != 1 {
+		t.Fatalf("due: %v, %v", due, err)
+	}
 	if err := services.relay.SetAside(ctx, []outbox.SetAside{{Job: jobs[0], Reason: "too large"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -234,6 +234,39 @@ const lookSQL = `
 	    and publish_at <= now()
 	)`
 
+// dueSQL walks each queue from its front in its part of the index, no further than is asked for.
+const dueSQL = `
+	select (
+	  select count(*)
+	  from (
+	    select
+	    from pollux.poll_jobs
+	    where gateway = queue.gateway
+	      and lane = queue.lane
+	      and claimable_at >= queue.front
+	      and claimable_at <= now()
+	    order by claimable_at
+	    limit $4
+	  ) as waits
+	)
+	from unnest($1::text[], $2::text[], $3::timestamptz[]) with ordinality as queue(gateway, lane, front, ord)
+	order by queue.ord`
+
+// Due implements outbox.Record.
+func (r *Relay) Due(ctx context.Context, queues []outbox.Queue, most int) ([]int, error) {
+	gateways, lanes := make([]string, len(queues)), make([]string, len(queues))
+	for i, q := range queues {
+		gateways[i], lanes[i] = q.Gateway, q.Lane
+	}
+	fronts, _ := r.jobs.begin(queues)
+	rows, err := r.pool.Query(ctx, dueSQL, gateways, lanes, fronts, most)
+	if err != nil {
+		return nil, describe("counting due polls", err)
+	}
+	counts, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	return counts, describe("counting due polls", err)
+}
+
 // PublishEvents implements outbox.Record.
 func (r *Relay) PublishEvents(ctx context.Context, n int, retry time.Duration, publish func(context.Context, []outbox.Event) []outbox.Receipt) (int, error) {
 	if n <= 0 {

@@ -360,6 +360,23 @@ func TestWhatCannotBePublishedGoesToAPerson(t *testing.T) {
 	requireSound(t, r)
 }
 
+func TestDuePollsAreCountedByQueueUpToABound(t *testing.T) {
+	r := newRecord(t)
+	r.track(t, "p", 5)
+	r.exec(t, `insert into pollux.payments (gateway, reference, amount_minor, currency, lane, poll_after)
+		select 'sim', 'later' || n, 1, 'EUR', 'low', now() + interval '1 day' from generate_series(1, 3) n`)
+	queues := []outbox.Queue{sim("low"), sim("normal"), {Gateway: "nobody", Lane: "high"}}
+	for most, want := range map[int][]int{100: {0, 5, 0}, 4: {0, 4, 0}} {
+		if due, err := r.relay.Due(t.Context(), queues, most); err != nil || !slices.Equal(due, want) {
+			t.Errorf("up to %d: %v, %v, want %v", most, due, err, want)
+		}
+	}
+	r.claim(t, 3, time.Minute)
+	if due, err := r.relay.Due(t.Context(), queues, 100); err != nil || !slices.Equal(due, []int{0, 2, 0}) {
+		t.Errorf("after a claim of three: %v, %v", due, err)
+	}
+}
+
 func TestQueuesAreThoseThatHaveJobs(t *testing.T) {
 	r := newRecord(t)
 	if queues, err := r.relay.Queues(t.Context()); err != nil || len(queues) != 0 {

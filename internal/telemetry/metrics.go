@@ -175,7 +175,7 @@ func (m *Metrics) instruments(meter metric.Meter) error {
 	seconds(&m.eventLag, "relay.event_lag", "How old the oldest event of a batch was.", latenessBuckets)
 	seconds(&m.publishTook, "relay.publish_duration", "Time to publish a batch and hear from the broker.", batchBuckets)
 	size(&m.publishSize, "relay.publish_batch_messages", "Messages published together.")
-	gauge(&m.ready, "relay.ready_polls", "Polls that are due and wait in the database: the number to scale consumers by.")
+	gauge(&m.ready, "relay.ready_polls", "Polls that are due and wait in the database, by queue, counted up to 10000 at each relay.watch: the number to scale consumers by.")
 	gauge(&m.backlog, "relay.backlog_polls", "Polls that wait at the broker, undelivered.")
 
 	counter(&m.deliveries, "consumer.deliveries", "Deliveries by how they ended and why.")
@@ -258,7 +258,7 @@ func (m *Metrics) StreamLost(stream string, jobs, events int) {
 	m.rearmedEvents.Add(bg, int64(events), s.add...)
 }
 
-// Ready says how many polls of a queue are due and wait in the database.
+// Ready says how many polls of a queue are due and wait in the database, as far as they are counted (outbox.MostReady).
 func (m *Metrics) Ready(gateway, lane string, n int) {
 	m.ready.Record(bg, int64(n), m.lane(gateway, lane).record...)
 }

@@ -110,6 +110,16 @@ func (m *Meter) StreamLost(stream string, jobs, events int) {
 // Backlog implements outbox.Metrics.
 func (m *Meter) Backlog(_, _ string, _ int) {}
 
+// Ready implements outbox.Metrics. The last number is the count.
+func (m *Meter) Ready(gateway, lane string, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counts == nil {
+		m.counts = map[string]int{}
+	}
+	m.counts["ready "+gateway+" "+lane] = n
+}
+
 // Untraced is a Tracer that traces nothing.
 type Untraced struct{}
 

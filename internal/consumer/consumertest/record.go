@@ -37,6 +37,7 @@ const (
 	OpRelease       Op = "release"
 	OpSetAside      Op = "set_aside"
 	OpQueues        Op = "queues"
+	OpDue           Op = "due"
 	OpPublishEvents Op = "publish_events"
 	OpObserve       Op = "observe"
 	OpMaintain      Op = "maintain"
@@ -467,6 +468,17 @@ func (r *Record) Queues(ctx context.Context) (queues []outbox.Queue, err error) 
 		}
 	})
 	return queues, err
+}
+
+// Due implements outbox.Record.
+func (r *Record) Due(ctx context.Context, queues []outbox.Queue, most int) (counts []int, err error) {
+	err = r.do(ctx, OpDue, 0, func() {
+		due := r.due()
+		for _, q := range queues {
+			counts = append(counts, min(len(due[q]), most))
+		}
+	})
+	return counts, err
 }
 
 // PublishEvents implements outbox.Record. An error after all is a commit whose answer was lost.
