@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -45,7 +46,11 @@ func serveIn(ctx context.Context, cfg config.Config, name string, process func(*
 	}
 	done()
 	if err = errors.Join(err, g.Wait()); err != nil {
-		tel.Log.Error("ended by an error", "error", err)
+		attrs := []any{"error", err}
+		if hint, ok := errors.AsType[*hinted](err); ok {
+			attrs = append(attrs, "hint", hint.hint)
+		}
+		tel.Log.Error("ended by an error", attrs...)
 		return Said(err)
 	}
 	tel.Log.Info("stopped", "reason", context.Cause(ctx))
@@ -55,11 +60,19 @@ func serveIn(ctx context.Context, cfg config.Config, name string, process func(*
 func openTelemetry(ctx context.Context, cfg config.Config, name string, w io.Writer) (*telemetry.Telemetry, error) {
 	tel, err := telemetry.New(ctx, TelemetryConfig(cfg, name), w)
 	if err != nil {
-		return nil, err
+		return nil, taken(err, "--listen or telemetry.listen (telemetry.pprof_listen for profiles) says where; each process on a machine needs a port of its own")
 	}
 	log.SetFlags(0)
 	log.SetOutput(strayLines{tel})
 	return tel, nil
+}
+
+// taken adds a hint to the error of an address that another process listens on.
+func taken(err error, hint string) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
+	}
+	return Hint(err, "another process listens there: %s", hint)
 }
 
 // closeTelemetry sends what is left of the traces, also when ctx has ended.

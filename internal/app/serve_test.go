@@ -412,6 +412,9 @@ func TestATakenAddressIsAnErrorOfTheStart(t *testing.T) {
 	if v.err == nil || !strings.Contains(v.err.Error(), "address already in use") || !strings.Contains(v.err.Error(), s.listen) {
 		t.Error(v.err)
 	}
+	if hint, ok := errors.AsType[*hinted](v.err); !ok || !strings.Contains(hint.hint, "--listen or telemetry.listen") {
+		t.Errorf("no hint which flag and key say where: %v", v.err)
+	}
 }
 
 // TestProcesses are the services as they are started: by their commands, with what they write and how they end.

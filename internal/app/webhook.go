@@ -70,7 +70,7 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Webhooks.Listen)
 	if err != nil {
-		return fmt.Errorf("taking notifications at %s: %w", cfg.Webhooks.Listen, err)
+		return taken(fmt.Errorf("taking notifications at %s: %w", cfg.Webhooks.Listen, err), "--address or webhooks.listen says where")
 	}
 	recorder := webhook.NewRecorder(webhookRecorderConfig(cfg), record, p.Metrics, p.Log)
 	defer recorder.Close()

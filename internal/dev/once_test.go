@@ -277,6 +277,18 @@ func TestTheSummaryIsATableForPeople(t *testing.T) {
 	}
 }
 
+func TestServersThatAreAwayAreSaidWithTheirFlags(t *testing.T) {
+	t.Parallel()
+	o := launch(t.Context(), "--once", "--database-url", "postgres://nobody@127.0.0.1:1/none")
+	if o.code != app.ExitFailed || !strings.Contains(o.stderr, "hint: does PostgreSQL run where --database-url says") {
+		t.Errorf("exit code %d, stderr: %s", o.code, o.stderr)
+	}
+	o = launch(t.Context(), "--once", "--database-url", database(t), "--nats-url", "nats://127.0.0.1:1")
+	if o.code != app.ExitFailed || !strings.Contains(o.stderr, "hint: does NATS run where --nats-url says") {
+		t.Errorf("exit code %d, stderr: %s", o.code, o.stderr)
+	}
+}
+
 func TestWhatCannotBeMeantIsRefused(t *testing.T) {
 	for args, want := range map[string]string{
 		"--scenario chaos":                       "--scenario: scenario \"chaos\": one of calm, ",

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -241,6 +242,9 @@ func demoPolicy() []string {
 // prepare migrates the schema, applies the streams and opens what the launcher itself looks at them with.
 func (w *world) prepare(ctx context.Context) error {
 	if _, err := postgres.Migrate(ctx, w.dsn); err != nil {
+		if w.options.DatabaseURL != "" && unconnected(err) {
+			err = app.Hint(err, "does PostgreSQL run where --database-url says, and let this user in? without the flag dev starts one of its own")
+		}
 		return err
 	}
 	pool, err := postgres.Open(postgres.Options{URL: w.dsn, MaxConns: 4, Name: "pollux-dev"})
@@ -255,6 +259,9 @@ func (w *world) prepare(ctx context.Context) error {
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if w.conn, err = app.Dial(dial, w.cfg, "pollux-dev"); err != nil {
+		if w.options.NATSURL != "" {
+			err = app.Hint(err, "does NATS run where --nats-url says, with JetStream? without the flag dev has one of its own")
+		}
 		return err
 	}
 	w.onClose("the connection to NATS", func(context.Context) error { w.conn.Close(); return nil })
@@ -262,6 +269,12 @@ func (w *world) prepare(ctx context.Context) error {
 		return err
 	}
 	return w.conn.EnsureKV(ctx, 0)
+}
+
+// unconnected reports whether an error is of a database that cannot be reached.
+func unconnected(err error) bool {
+	var connect *pgconn.ConnectError
+	return errors.As(err, &connect)
 }
 
 // dialTimeout bounds the first connection to a NATS that exists.

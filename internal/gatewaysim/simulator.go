@@ -130,7 +130,7 @@ func (s *Simulator) Start(addr string) error {
 	bound := l.Addr().(*net.TCPAddr)
 	if !s.cfg.AllowRemote && !bound.IP.IsLoopback() {
 		_ = l.Close()
-		return fmt.Errorf("gateway simulator: %s is not a loopback address", addr)
+		return fmt.Errorf("gateway simulator: %s is not a loopback address, and anybody could ask it; --allow-remote permits that", addr)
 	}
 	s.serve(l)
 	s.url = "http://" + reachable(bound)
