@@ -28,6 +28,12 @@ type launcher struct {
 
 func startLauncher(t *testing.T, args ...string) *launcher {
 	t.Helper()
+	return startCommand(t, exec.Command("dev", args...))
+}
+
+// startCommand starts a command that runs the launcher, in a process group of its own.
+func startCommand(t *testing.T, cmd *exec.Cmd) *launcher {
+	t.Helper()
 	tmp, err := os.MkdirTemp("", "pollux-dev-test-")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +42,8 @@ func startLauncher(t *testing.T, args ...string) *launcher {
 	if err := os.Chmod(tmp, 0o755); err != nil { // PostgreSQL may run as another user
 		t.Fatal(err)
 	}
-	l := &launcher{t: t, cmd: exec.Command("dev", args...), tmp: tmp}
+	l := &launcher{t: t, cmd: cmd, tmp: tmp}
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	l.cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	l.cmd.Stderr = &l.stderr
 	stdout, err := l.cmd.StdoutPipe()
@@ -47,8 +54,9 @@ func startLauncher(t *testing.T, args ...string) *launcher {
 	if err := l.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stuck := time.AfterFunc(patience, func() { _ = l.cmd.Process.Kill() })
-	t.Cleanup(func() { stuck.Stop(); _ = l.cmd.Process.Kill() })
+	kill := func() { _ = syscall.Kill(-l.cmd.Process.Pid, syscall.SIGKILL) } // none is left, usually
+	stuck := time.AfterFunc(patience, kill)
+	t.Cleanup(func() { stuck.Stop(); kill() })
 	return l
 }
 
@@ -104,6 +112,21 @@ func (l *launcher) leavesNothing() {
 			l.t.Errorf("still running: %s", bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
 		}
 	}
+}
+
+// TestMakeRunEndsQuietly presses Ctrl-C as a terminal does: make, its shell and the launcher are told at once. make itself then ends by the signal, as it always does.
+func TestMakeRunEndsQuietly(t *testing.T) {
+	t.Parallel()
+	l := startCommand(t, exec.Command("make", "-C", "../..", "run"))
+	l.until(`calm 0:\d\d tracked=\d+ .* succeeded=[1-9]`)
+	if err := syscall.Kill(-l.cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	l.endsWith(-1)
+	if said := l.said.String() + l.stderr.String(); !strings.Contains(said, "ended; nothing is left behind") || strings.Contains(said, "Error") {
+		t.Errorf("it ended with\n%s", said)
+	}
+	l.leavesNothing()
 }
 
 // TestCtrlCLeavesNothingBehind stops the whole of it, with a private PostgreSQL, while it works.
