@@ -49,6 +49,7 @@ type level struct {
 	absent  time.Duration // it has no consumer, and is asked again after so long; 0 when it has one
 	err     error         // why it is not known
 	penalty time.Duration // how long it was left alone when its messages were not stored last
+	until   time.Time     // it is left alone, whatever an answer says that was on its way
 }
 
 func newBacklog(cfg Config, broker Broker, metrics Metrics, log *slog.Logger) *backlog {
@@ -186,6 +187,9 @@ func (b *backlog) learned(q Queue, n int, exists bool, err error) (was, is level
 			l.askAt = now.Add(min(b.every, soon))
 		}
 	}
+	if now.Before(l.until) {
+		l.room, l.askAt = 0, l.until
+	}
 	return was, *l
 }
 
@@ -223,10 +227,11 @@ func (b *backlog) landed(jobs []Job, stored map[Queue]bool) {
 	for q, ok := range stored {
 		l := b.queues[q]
 		if ok {
-			l.penalty = 0
+			l.penalty, l.until = 0, time.Time{}
 			continue
 		}
 		l.penalty = min(max(2*l.penalty, b.retry), longestPenalty)
-		l.room, l.spent, l.askAt = 0, false, time.Now().Add(l.penalty)
+		l.until = time.Now().Add(l.penalty)
+		l.room, l.spent, l.askAt = 0, false, l.until
 	}
 }
