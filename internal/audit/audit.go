@@ -3,6 +3,7 @@
 package audit
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -161,13 +162,60 @@ func (e Entry) Line() ([]byte, error) {
 	return b, nil
 }
 
-// ParseLine reads what Line wrote.
+// errLine is the error of a line that Line did not write.
+var errLine = errors.New("it is no row of an audit log as pollux audit export writes it")
+
+// columns are the keys of a line, and whether each may be null.
+var columns = map[string]bool{
+	"seq": false, "at": false, "actor": false, "login": false, "client": false, "application": false, "origin": false, "action": false,
+	"outcome": false, "reason": false, "target": false, "before": true, "after": true, "previous": false, "hash": false,
+}
+
+// ParseLine reads what Line wrote. White space and the order of the keys may be others, nothing else: what a person or another program could read in a line must be
+// what was hashed, so a key is refused that is there twice, that is spelled in another way, or that is no column, as is a column that is not there.
 func ParseLine(line []byte) (Entry, error) {
+	if err := checkKeys(line); err != nil {
+		return Entry{}, err
+	}
 	var e Entry
-	if err := json.Unmarshal(line, &e); err != nil {
-		return Entry{}, errors.New("it is no row of an audit log as pollux audit export writes it")
+	if err := json.Unmarshal(line, &e); err != nil || !e.At.Equal(e.At.Truncate(time.Microsecond)) {
+		return Entry{}, errLine
 	}
 	return e, nil
+}
+
+// checkKeys refuses a line whose keys are not the columns, each once. (encoding/json would take ACTION for action, and the last of two.)
+func checkKeys(line []byte) error {
+	d := json.NewDecoder(bytes.NewReader(line))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return errLine
+	}
+	seen := make(map[string]bool, len(columns))
+	for d.More() {
+		t, err := d.Token()
+		key, text := t.(string)
+		if err != nil || !text {
+			return errLine
+		}
+		null, known := columns[key]
+		switch {
+		case !known:
+			return fmt.Errorf("%w: it has a key %.64q, which is no column", errLine, key)
+		case seen[key]:
+			return fmt.Errorf("%w: it has the key %q twice", errLine, key)
+		}
+		seen[key] = true
+		var value json.RawMessage
+		if d.Decode(&value) != nil || !null && string(value) == "null" {
+			return errLine
+		}
+	}
+	for key := range columns {
+		if !seen[key] {
+			return fmt.Errorf("%w: it lacks a key", errLine)
+		}
+	}
+	return nil
 }
 
 // Anchor is a row that somebody has written down elsewhere: nobody can then change what is up to it, nor cut it off, without being found.

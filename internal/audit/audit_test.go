@@ -103,6 +103,45 @@ func TestALineIsReadAsItWasWritten(t *testing.T) {
 	})
 }
 
+// A line that one reader takes for another row than the one that was hashed is no line.
+func TestALineSaysOneThingToWhoeverReadsIt(t *testing.T) {
+	before := `{"status": "pending"}`
+	e := audit.Entry{Seq: 1, At: time.Unix(1, 1000), Actor: "ada", Action: "payment.force", Outcome: audit.Done, Target: audit.Payment(42), Before: &before}
+	e.Hash = e.Sum()
+	line, err := e.Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := audit.ParseLine(line); err != nil || got.Sum() != e.Hash {
+		t.Fatalf("%v: %s", err, line)
+	}
+	for what, c := range map[string][2]string{
+		"another spelling, later":   {`"action":"payment.force"`, `"action":"payment.hold","ACTION":"payment.force"`},
+		"another spelling, earlier": {`"action":"payment.force"`, `"Action":"payment.hold","action":"payment.force"`},
+		"another spelling, alone":   {`"action":`, `"ACTION":`},
+		"a letter that folds":       {`"seq":`, "\"\u017feq\":"},
+		"twice":                     {`"action":"payment.force"`, `"action":"payment.hold","action":"payment.force"`},
+		"twice, escaped":            {`"action":"payment.force"`, `"\u0061ction":"payment.hold","action":"payment.force"`},
+		"unknown":                   {`"actor":`, `"approved_by":"bob","actor":`},
+		"missing":                   {`"reason":"",`, ``},
+		"null":                      {`"reason":""`, `"reason":null`},
+		"a finer time":              {`"1970-01-01T00:00:01.000001Z"`, `"1970-01-01T00:00:01.0000019Z"`},
+		"two rows":                  {},
+		"a list":                    {`{"seq"`, `[{"seq"`},
+	} {
+		tampered := strings.Replace(string(line), c[0], c[1], 1)
+		if what == "two rows" {
+			tampered = string(line) + "{}"
+		}
+		if tampered == string(line) {
+			t.Fatalf("%s changed nothing: %s", what, line)
+		}
+		if got, err := audit.ParseLine([]byte(tampered)); err == nil {
+			t.Errorf("%s: read as %+v: %s", what, got, tampered)
+		}
+	}
+}
+
 func TestEveryTamperingIsFound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(3, 8).Draw(t, "rows")
