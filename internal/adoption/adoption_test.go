@@ -73,6 +73,7 @@ func TestLinesAreReadAsTheFormatSays(t *testing.T) {
 			[]Row{{Line: 2, Gateway: "acme", Reference: "p1", AmountMinor: 1999, Currency: "EUR"}, {Line: 3, Gateway: "acme", Reference: "p2", AmountMinor: 1999, Currency: "XBT"}}},
 		{"a mark, lines within fields", "\ufeffreference,amount,currency,gateway,merchant_reference\np1,1,EUR,acme,\"two\nlines\"\np2,2,EUR,acme,\n", Format{},
 			[]Row{{Line: 2, Gateway: "acme", Reference: "p1", AmountMinor: 100, Currency: "EUR", MerchantReference: "two\nlines"}, {Line: 4, Gateway: "acme", Reference: "p2", AmountMinor: 200, Currency: "EUR"}}},
+		{"a mark before a quote", "\ufeff\"reference\",\"amount\",currency,gateway\np1,1,EUR,acme\n", Format{}, []Row{{Line: 2, Gateway: "acme", Reference: "p1", AmountMinor: 100, Currency: "EUR"}}},
 		{"names, values, what is ignored", "psp_id,total,note\np1,5,x\n",
 			Format{Named: map[string]string{"reference": "psp_id", "amount": "total"}, Fixed: map[string]string{"gateway": "acme", "currency": "EUR"}, Ignored: []string{"note", "other"}},
 			[]Row{{Line: 2, Gateway: "acme", Reference: "p1", AmountMinor: 500, Currency: "EUR"}}},
@@ -100,8 +101,10 @@ func TestEveryWrongLineIsNamedAndNothingIsTracked(t *testing.T) {
 		`acme,p8,1,EUR,2026-12-01T00:00:00,"{""a"":""\u0000""}"`,
 		"acme,p9,9e99,EUR,,null",
 		"acme,p10,1,EUR,2026-12-01T00:00:00+02:00,{}",
+		`acme,p11,1,EUR,,"{""a"":""\ud800""}"`,
+		`acme,p12,1,EUR,,"{""a"":1e999999}"`,
 	}, "\n"), Options{})
-	if !errors.Is(err, ErrWrong) || f.pages != 0 || r.Tracked != 0 || r.Lines != 10 {
+	if !errors.Is(err, ErrWrong) || f.pages != 0 || r.Tracked != 0 || r.Lines != 12 {
 		t.Errorf("%v, %+v", err, r)
 	}
 	var got []string
@@ -121,9 +124,11 @@ func TestEveryWrongLineIsNamedAndNothingIsTracked(t *testing.T) {
 		`line 7, amount: it is needed and empty`,
 		`line 8: column 7: bare " in non-quoted-field`,
 		`line 9, expires_at: "2026-12-01T00:00:00": write an instant with its zone, such as 2026-11-30T12:00:00Z`,
-		`line 9, metadata: not a JSON object`,
+		`line 9, metadata: not a JSON object: a NUL character (byte 6)`,
 		`line 10, amount: "9e99": larger than an amount can be`,
 		`line 10, metadata: not a JSON object`,
+		`line 12, metadata: not a JSON object: half of a surrogate pair (byte 6)`,
+		`line 13, metadata: not a JSON object: a number out of range (byte 5)`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" || r.Wrong != int64(len(want)) {
 		t.Errorf("%d\n%s", r.Wrong, diff)

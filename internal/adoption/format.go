@@ -1,8 +1,8 @@
 package adoption
 
 import (
+	"bufio"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"pollux/internal/gateway/strictjson"
 	"pollux/internal/payment/currency"
 )
 
@@ -142,8 +143,8 @@ func (p *parser) parse(line int64, fields []string) (Row, []Problem) {
 		}
 	}
 	if text := value("metadata"); text != "" {
-		if row.Metadata = text; !isObject(text) {
-			bad("metadata", "not a JSON object")
+		if row.Metadata = text; objectFault(text) != "" {
+			bad("metadata", "%s", objectFault(text))
 		}
 	}
 	return row, problems
@@ -176,17 +177,31 @@ func instant(text string) (*time.Time, error) {
 	return nil, errors.New("write an instant with its zone, such as 2026-11-30T12:00:00Z")
 }
 
-func isObject(text string) bool {
-	var fields map[string]json.RawMessage
-	return json.Unmarshal([]byte(text), &fields) == nil && fields != nil && !strings.Contains(text, `\u0000`)
+// objectFault says why a text is no JSON object that the database takes; empty when it is one. What jsonb refuses by itself ends a whole page without a word about the line.
+func objectFault(text string) string {
+	var d strictjson.Document
+	var bad *strictjson.Error
+	switch err := d.Parse([]byte(text)); {
+	case errors.As(err, &bad) && bad.Reason != strictjson.Syntax:
+		return "not a JSON object: " + bad.Error()
+	case err != nil || d.Root().Kind() != strictjson.Object:
+		return "not a JSON object"
+	}
+	return ""
 }
+
+const byteOrderMark = "\ufeff"
 
 // CSV reads lines of comma-separated values (RFC 4180) whose first line is the header. A byte order mark before it is taken off.
 type CSV struct{ r *csv.Reader }
 
 // NewCSV returns the lines of r, whose fields are separated by comma.
 func NewCSV(r io.Reader, comma rune) *CSV {
-	c := csv.NewReader(r)
+	b := bufio.NewReader(r)
+	if mark, err := b.Peek(len(byteOrderMark)); err == nil && string(mark) == byteOrderMark {
+		_, _ = b.Discard(len(mark)) // before the reader: a quote after it would be within a field
+	}
+	c := csv.NewReader(b)
 	c.Comma = comma
 	c.FieldsPerRecord = -1 // the parser says which line has too many
 	return &CSV{c}
@@ -201,7 +216,6 @@ func (c *CSV) Header() ([]string, error) {
 	case err != nil:
 		return nil, fmt.Errorf("reading the header: %w", err)
 	}
-	header[0] = strings.TrimPrefix(header[0], "\ufeff")
 	return header, nil
 }
 

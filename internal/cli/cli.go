@@ -131,7 +131,16 @@ func withDatabase(cmd *cobra.Command, fn func(context.Context, *pgxpool.Pool) er
 	if err := postgres.CheckSchema(cmd.Context(), pool); err != nil {
 		return err
 	}
-	return fn(cmd.Context(), pool)
+	return busy(fn(cmd.Context(), pool))
+}
+
+// busy adds what the schema says to do about a lock that was not given in time.
+func busy(err error) error {
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && refusal.Code == "55P03" && refusal.Hint != "" {
+		return app.Hint(err, "%s", refusal.Hint)
+	}
+	return err
 }
 
 // withSchema is for commands that change the schema: fn is given the URL of a database that can be reached.

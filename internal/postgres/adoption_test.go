@@ -91,6 +91,38 @@ func TestWhatTheDatabaseWouldRefuseIsNamedByLine(t *testing.T) {
 	}
 }
 
+// What a check says is what the schema says: the size of metadata is that of its text, not of a row that is compressed.
+func TestMetadataIsMeasuredTheSameBeforeAndWhenItIsTracked(t *testing.T) {
+	r := newRecord(t)
+	sized := func(n int) string { return fmt.Sprintf(`{"a": "%s"}`, strings.Repeat("x", n-len(`{"a": ""}`))) }
+	file := func(last string) adoption.Source {
+		var b strings.Builder
+		b.WriteString("gateway,reference,amount,currency,metadata\n")
+		for i := range adoption.Page + 10 {
+			fmt.Fprintf(&b, "sim,p%d,100,EUR,\n", i)
+		}
+		fmt.Fprintf(&b, "sim,last,100,EUR,\"%s\"\n", strings.ReplaceAll(last, `"`, `""`))
+		return adoption.NewCSV(strings.NewReader(b.String()), ',')
+	}
+	for _, size := range []int{16385, 100_000} {
+		for _, dry := range []bool{true, false} {
+			report, err := r.adopt(t, file(sized(size)), dry)
+			if !errors.Is(err, adoption.ErrWrong) || report.Wrong != 1 || report.Problems[0].String() != "line 1012, metadata: at most 16 KiB as text" {
+				t.Errorf("%d bytes, dry %t: %v, %+v", size, dry, err, report.Problems)
+			}
+		}
+		if _, err := r.pool.Exec(t.Context(), `select pollux.track_payment('sim', 'x', 1, 'EUR', metadata => $1::jsonb)`, sized(size)); err == nil || !strings.Contains(err.Error(), "metadata: at most 16 KiB") {
+			t.Errorf("%d bytes are tracked: %v", size, err)
+		}
+	}
+	if n := query[int](t, r, `select count(*) from pollux.payments`); n != 0 {
+		t.Errorf("%d payments are tracked of files that are wrong", n)
+	}
+	if report, err := r.adopt(t, file(sized(16384)), false); err != nil || report.Tracked != adoption.Page+11 {
+		t.Errorf("%v, %+v", err, report)
+	}
+}
+
 func TestAQueryIsASourceThatChangesNothing(t *testing.T) {
 	r := newRecord(t)
 	r.exec(t, `create table orders (id bigint, psp text, total numeric, cur char(3), due timestamptz, note text)`)

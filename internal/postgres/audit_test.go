@@ -2,8 +2,12 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/url"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +17,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pollux/internal/audit"
+	"pollux/internal/consumer"
+	"pollux/internal/deadletter"
+	"pollux/internal/payment"
+	"pollux/internal/redelivery"
 )
 
 // acted is an act of a test.
@@ -189,6 +197,180 @@ func TestActsAtOnceMakeOneChain(t *testing.T) {
 		if log[i].At.Before(log[i-1].At) {
 			t.Errorf("row %d is older than the one before", log[i].Seq)
 		}
+	}
+}
+
+// stranger is a connection of a role that may use the schema, and what is granted to it besides.
+func (r *record) stranger(tb testing.TB, grants ...string) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), r.url)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	role := pgx.Identifier{"stranger_" + strings.ToLower(rand.Text())}.Sanitize()
+	run := func(ctx context.Context, sql string) {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			tb.Errorf("%v: %s", err, sql)
+		}
+	}
+	run(tb.Context(), "create role "+role)
+	tb.Cleanup(func() {
+		ctx := context.WithoutCancel(tb.Context())
+		run(ctx, "rollback; reset role")
+		run(ctx, "drop owned by "+role)
+		run(ctx, "drop role "+role)
+		_ = conn.Close(ctx)
+	})
+	for _, grant := range append([]string{"usage on schema pollux"}, grants...) {
+		run(tb.Context(), "grant "+grant+" to "+role)
+	}
+	run(tb.Context(), "set role "+role)
+	return conn
+}
+
+// denied reports whether a statement failed for want of a right.
+func denied(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == "42501"
+}
+
+func TestOnlyTheWayInIsForEverybody(t *testing.T) {
+	r := newRecord(t)
+	const public = `select coalesce(string_agg(p.proname, ' ' order by p.proname), '') from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+		where n.nspname = 'pollux' and exists (select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a where a.grantee = 0)`
+	if got := query[string](t, r, public); got != "element_fault first_poll incoming key_fault payment_fault track_payment track_payments value_fault" {
+		t.Errorf("everybody may call %s", got)
+	}
+	const loose = `select coalesce(string_agg(p.proname, ' '), '') from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+		where n.nspname = 'pollux' and p.prosecdef and not exists (select from unnest(p.proconfig) c where c like 'search_path=%')`
+	if got := query[string](t, r, loose); got != "" {
+		t.Errorf("%s runs with the rights of its owner, and with the caller's search_path", got)
+	}
+}
+
+func TestAStrangerForgesNoRowsAndStopsNobody(t *testing.T) {
+	r := newRecord(t)
+	conn := r.stranger(t, "select on all tables in schema pollux")
+	if _, err := conn.Exec(t.Context(), "begin"); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`select pollux.audit('ada', 'o', 'payment.force', 'done', '', '[{"target": "payment:1"}]')`,
+		`insert into pollux.audit_log select * from pollux.audit_log`,
+		`select from pollux.audit_turn for update`,
+		`select from pollux.audit_turn for key share`,
+		`lock table pollux.audit_turn in share mode`,
+		`lock table pollux.audit_log in row exclusive mode`,
+	} {
+		if _, err := conn.Exec(t.Context(), "savepoint s"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), sql); !denied(err) {
+			t.Errorf("%v: %s", err, sql)
+		}
+		if _, err := conn.Exec(t.Context(), "rollback to s"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What it may do keeps nobody waiting.
+	for _, sql := range []string{`select pg_advisory_xact_lock(hashtextextended('pollux.audit', 0))`, `lock table pollux.audit_turn, pollux.audit_log in access share mode`} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.exec(t, `alter function pollux.audit set lock_timeout = '5s'`)
+	r.audit(t, acted("payment.hold", "", audit.Change{Target: audit.Payment(1)}))
+}
+
+// The rights that docs/audit.md grants are those that are needed.
+func TestTheGrantsOfTheDocumentationAreEnough(t *testing.T) {
+	r := newRecord(t)
+	page, err := os.ReadFile("../../docs/audit.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, grants, _ := strings.Cut(string(page), "```sql\n-- a payment service")
+	grants, _, found := strings.Cut(grants, "```")
+	if !found {
+		t.Fatal("docs/audit.md has no grants")
+	}
+	suffix := "_" + strings.ToLower(rand.Text())
+	roles := []string{"shop", "services", "operators"}
+	for _, role := range roles {
+		r.exec(t, "create role "+role+suffix)
+		grants = regexp.MustCompile(`(?m)^(grant|revoke) (.*)\b`+role+`\b`).ReplaceAllString(grants, "$1 ${2}"+role+suffix)
+	}
+	grants = strings.ReplaceAll(grants, "grant services to", "grant services"+suffix+" to")
+	t.Cleanup(func() {
+		for _, role := range roles {
+			for _, sql := range []string{"drop owned by ", "drop role "} {
+				if _, err := r.pool.Exec(context.WithoutCancel(t.Context()), sql+role+suffix); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	if _, err := r.pool.Exec(t.Context(), "-- a payment service"+grants); err != nil {
+		t.Fatalf("%v\n%s", err, grants)
+	}
+	as := func(role string) *record {
+		u, err := url.Parse(r.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := u.Query()
+		q.Set("role", role+suffix)
+		u.RawQuery = q.Encode()
+		return openRecord(t, u.String())
+	}
+	as("shop").track(t, "p", 3)
+	services := as("services")
+	jobs := r.claim(t, 2, time.Minute) // the relay is the owner
+	rows := services.read(t, jobs)
+	d, a := resolve(payment.Succeeded)
+	dead, b := stillPending(redelivery.DeadLetter, 0)
+	if _, err := services.jobs.Write(t.Context(), []consumer.Result{result(jobs[0], rows[0], d, a), result(jobs[1], rows[1], dead, b)}, "w", time.Minute); err != nil {
+		t.Error(err)
+	}
+	services.take(t, arrival("e1", "p2", payment.Failed))
+	if err := NewAudit(services.pool).Record(t.Context(), acted("payment.force", "", audit.Change{Target: audit.Payment(1)})); !denied(err) {
+		t.Errorf("a service wrote to the audit log: %v", err)
+	}
+	operators := as("operators")
+	letter := query[int64](t, r, `select id from pollux.dead_letters where not review`)
+	if o, err := operators.letters.Change(t.Context(), deadletter.Selection{IDs: []int64{letter}}, deadletter.Change{Verb: deadletter.Park, Note: "x"}, By{Reason: "x", Actor: audit.Actor{Name: "ada", Origin: "o"}}); err != nil || len(o.Changed) != 1 {
+		t.Errorf("%v, %+v", err, o)
+	}
+	if log := operators.auditLog(t); len(log) != 1 || log[0].Action != "dlq.park" {
+		t.Errorf("%+v", log)
+	}
+	requireSound(t, r)
+}
+
+func TestAnActDoesNotWaitForEverForTheLog(t *testing.T) {
+	r := newRecord(t)
+	r.exec(t, `alter function pollux.audit set lock_timeout = '50ms'`)
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writeAct(t.Context(), tx, acted("payment.hold", "", audit.Change{Target: audit.Payment(1)})); err != nil {
+		t.Fatal(err)
+	}
+	err = NewAudit(r.pool).Record(t.Context(), acted("payment.hold", "", audit.Change{Target: audit.Payment(2)}))
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != "55P03" || !strings.Contains(pg.Message, "another transaction has held the audit log") || !strings.Contains(pg.Hint, "pg_stat_activity") {
+		t.Errorf("%v", err)
+	}
+	if len(r.auditLog(t)) != 0 { // readers wait for nobody
+		t.Error("an act is seen before its transaction ends")
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.audit(t, acted("payment.hold", "", audit.Change{Target: audit.Payment(2)}))
+	if err := r.verifyAudit(t, nil); err != nil || len(r.auditLog(t)) != 2 {
+		t.Error(err)
 	}
 }
 

@@ -225,6 +225,27 @@ func TestAJobExistsExactlyWhileItsPaymentIsPending(t *testing.T) {
 	}
 }
 
+func TestAPaymentKeepsWhatItIs(t *testing.T) {
+	r := newRecord(t)
+	pending, final := r.insert(t, "pending", payment.Pending), r.insert(t, "final", payment.Failed)
+	for _, id := range []payment.ID{pending, final} {
+		for _, set := range []string{"id = default", "gateway = 'other'", "account = 'other'", "reference = 'other'", "amount_minor = amount_minor + 1", "currency = 'USD'",
+			"status = 'succeeded', status_source = 'operator', amount_minor = 1"} {
+			if _, err := r.pool.Exec(t.Context(), `update pollux.payments set `+set+` where id = $1`, int64(id)); !refusedBy(err, "payments_keep") {
+				t.Errorf("%v: %s", err, set)
+			}
+		}
+	}
+	r.exec(t, `update pollux.payments set amount_minor = amount_minor, reference = reference, merchant_reference = 'm', class = 'slow'`)
+	r.exec(t, `insert into pollux.dead_letter_notes (letter_id, actor, text) values (1, 'ada', 'x')`)
+	for _, sql := range []string{`truncate pollux.dead_letter_notes`, `delete from pollux.dead_letter_notes`, `update pollux.dead_letter_notes set text = 'y'`} {
+		if _, err := r.pool.Exec(t.Context(), sql); !refusedBy(err, "dead_letter_notes_append_only") {
+			t.Errorf("%v: %s", err, sql)
+		}
+	}
+	requireSound(t, r)
+}
+
 func TestAJobHasALeaseExactlyWhileItIsOut(t *testing.T) {
 	r := newRecord(t)
 	r.insert(t, "one", payment.Pending)

@@ -245,6 +245,34 @@ func TestQuotesAreOnlyCharacters(t *testing.T) {
 	}
 }
 
+// The rights that docs/audit.md names for a payment service.
+func TestAPaymentServiceTracksWithFewRights(t *testing.T) {
+	r := newRecord(t)
+	conn := r.stranger(t, "select, insert on pollux.payments", "insert on pollux.poll_jobs")
+	var first, again int64
+	const one = `select pollux.track_payment('sim', 'p1', 1999, 'EUR', metadata => '{"a": 1}')`
+	if err := errors.Join(conn.QueryRow(t.Context(), one).Scan(&first), conn.QueryRow(t.Context(), one).Scan(&again)); err != nil || first != again {
+		t.Fatalf("%v: %d, %d", err, first, again)
+	}
+	const many = `select count(*) from pollux.track_payments('[{"gateway": "sim", "reference": "p1", "amount_minor": 1999, "currency": "EUR"}, {"gateway": "sim", "reference": "p2", "amount_minor": 1, "currency": "EUR"}]')`
+	if err := conn.QueryRow(t.Context(), many).Scan(&again); err != nil || again != 2 {
+		t.Errorf("%v: %d", err, again)
+	}
+	for element, why := range map[string]string{
+		`{"gateway": "SIM"}`: "element 0: gateway", `{"gatewai": "sim"}`: `the key "gatewai"`, `{"gateway": "sim", "amount_minor": "x"}`: "element 0: amount_minor",
+	} {
+		if _, err := conn.Exec(t.Context(), `select from pollux.track_payments($1::jsonb)`, "["+element+"]"); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", element, err)
+		}
+	}
+	for _, sql := range []string{`update pollux.payments set status = 'succeeded', status_source = 'operator'`, `delete from pollux.poll_jobs`, `select pollux.maintain('1 day', '1 day')`, `select from pollux.audit_log`} {
+		if _, err := conn.Exec(t.Context(), sql); !denied(err) {
+			t.Errorf("%v: %s", err, sql)
+		}
+	}
+	requireSound(t, r)
+}
+
 func TestTrackingIsPartOfTheCallersTransaction(t *testing.T) {
 	r := newRecord(t)
 	ctx := t.Context()

@@ -234,8 +234,8 @@ begin
     return 'first_poll_after: between 0 and 1 year';
   elsif not isfinite(expires_at) then
     return 'expires_at: an instant, or null';
-  elsif metadata is not null and pg_column_size(metadata) > 16384 then
-    return 'metadata: at most 16 KiB';
+  elsif metadata is not null and octet_length(metadata::text) > 16384 then
+    return 'metadata: at most 16 KiB as text';
   elsif traceparent is not null and (traceparent not like '__-________________________________-________________-__'
       or traceparent !~ '^[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-[0-9a-f]+$') then
     return 'traceparent: of the form of W3C Trace Context, or null';
@@ -259,7 +259,7 @@ begin
     and length(new.merchant_reference) <= 255 and new.merchant_reference !~ '[\x01-\x1f\x7f]'
     and new.amount_minor >= 0 and new.status = 'pending' and length(new.status_detail) <= 255
     and new.poll_after <= now() + interval '366 days' and isfinite(new.poll_after) and isfinite(new.created_at) and coalesce(isfinite(new.expires_at), true)
-    and coalesce(pg_column_size(new.metadata) <= 16384, true)
+    and coalesce(octet_length(new.metadata::text) <= 16384, true) -- its size in a row depends on whether it is compressed there
     and coalesce(new.traceparent like '__-________________________________-________________-__'
       and new.traceparent ~ '^[0-9a-f]+-[0-9a-f]+-[0-9a-f]+-[0-9a-f]+$', true)
   then
@@ -649,6 +649,13 @@ end $$;
 create trigger payment_stays before delete on pollux.payments
   for each row when (old.status = 'pending')
   execute function pollux.stays('a pending payment is not deleted', 'poll_jobs_while_pending');
+
+-- Its id, its identity and its money are what jobs, letters and events are about. An update that names none of these columns does not come here.
+create trigger payment_keeps after update of id, gateway, account, reference, amount_minor, currency on pollux.payments
+  for each row when (
+    (old.id, old.gateway, old.account, old.reference, old.amount_minor, old.currency)
+      is distinct from (new.id, new.gateway, new.account, new.reference, new.amount_minor, new.currency)
+  ) execute function pollux.stays('a payment keeps its id, gateway, account, reference and amount: another one is another payment', 'payments_keep');
 
 -- Afterwards, for a row that a trigger sees before it changes is locked once more.
 create trigger job_stays after update on pollux.poll_jobs

@@ -32,6 +32,15 @@ comment on column pollux.audit_log.origin is 'the program that acted and where';
 comment on column pollux.audit_log.before is 'the text of a JSON object, as it was hashed; null when there was nothing before';
 comment on column pollux.audit_log.hash is 'sha256 of pollux.audit_field of each column, in the order seq, previous, at, actor, login, client, application, origin, action, outcome, reason, target, before, after';
 
+-- Whoever adds to the log holds this row until their transaction ends. An advisory lock could be taken, and kept, by any login; a row needs a right on its table.
+create table pollux.audit_turn (
+  one boolean primary key default true,
+  constraint audit_turn_one check (one)
+);
+insert into pollux.audit_turn default values;
+
+comment on table pollux.audit_turn is 'One row, which is locked by whoever adds to the audit log.';
+
 -- A column as it is hashed: name, length in bytes, value. With the length no value can look like two columns; null has the length "-".
 create function pollux.audit_field(name text, value text) returns text language sql stable parallel safe as $$
   select name || ' ' || coalesce(octet_length(convert_to(value, 'UTF8'))::text, '-') || ' ' || coalesce(value, '') || E'\n'
@@ -42,7 +51,7 @@ $$;
 -- nothing is written. It runs with the rights of its owner, so that who may act needs no right on the table.
 -- +goose StatementBegin
 create function pollux.audit(actor text, origin text, action text, outcome text, reason text, entries jsonb) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
   fault text;
@@ -78,7 +87,15 @@ begin
     return;
   end if;
 
-  perform pg_advisory_xact_lock(hashtextextended('pollux.audit', 0));
+  begin
+    perform from pollux.audit_turn for update;
+    if not found then
+      raise exception 'not audited: pollux.audit_turn is empty' using hint = 'insert into pollux.audit_turn default values';
+    end if;
+  exception when lock_not_available then
+    raise exception 'not audited: another transaction has held the audit log for 10 seconds' using errcode = 'lock_not_available',
+      hint = 'Nothing was changed; try again. Whose it is: select pid, usename, application_name, state, xact_start from pg_stat_activity where xact_start is not null order by xact_start';
+  end;
   select a.seq, a.hash into number, link
   from pollux.audit_log a
   order by a.seq desc
@@ -161,5 +178,5 @@ alter table pollux.poll_jobs
 create index poll_jobs_claim on pollux.poll_jobs (gateway, lane, claimable_at);
 comment on column pollux.poll_jobs.claimable_at is 'when a relay may take it: the later of due time and lease. The one time that the relay''s index has.';
 
-drop table pollux.audit_log;
+drop table pollux.audit_log, pollux.audit_turn;
 drop function pollux.audit, pollux.audit_field;

@@ -73,6 +73,9 @@ comment on table pollux.dead_letter_notes is 'What people found out about dead l
 create trigger notes_stay before update or delete on pollux.dead_letter_notes
   for each row execute function pollux.stays('a note stays as it was written', 'dead_letter_notes_append_only');
 
+create trigger notes_stay_all before truncate on pollux.dead_letter_notes
+  for each statement execute function pollux.stays('a note stays as it was written', 'dead_letter_notes_append_only');
+
 -- ------------------------------------------------------------------------------------------------ replays
 
 create table pollux.replays (

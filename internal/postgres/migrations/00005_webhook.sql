@@ -89,7 +89,16 @@ create trigger webhook_contradicts_late after update on pollux.webhook_events
 
 comment on column pollux.poll_jobs.next_poll_at is 'when the next poll is due; made earlier by nothing but what the gateway tells, or its silence';
 
+-- ------------------------------------------------------------------------------------------------ who may call what
+
+-- PostgreSQL lets everybody execute a new function. Here that is the way in and what it asks, which write nothing beyond what the caller's own rights allow.
+revoke execute on all functions in schema pollux from public;
+grant execute on function pollux.track_payment, pollux.track_payments, pollux.payment_fault, pollux.first_poll, pollux.incoming, pollux.element_fault, pollux.key_fault,
+  pollux.value_fault to public;
+
 -- +goose Down
+
+grant execute on all functions in schema pollux to public;
 
 comment on column pollux.poll_jobs.next_poll_at is 'when the next poll is due; never made earlier';
 drop table pollux.webhook_events;
