@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pollux/internal/config"
+	"pollux/internal/gateway"
 	"pollux/internal/postgres"
 	"pollux/internal/telemetry"
 	"pollux/internal/webhook"
@@ -74,11 +75,13 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	}
 	recorder := webhook.NewRecorder(webhookRecorderConfig(cfg), record, p.Metrics, p.Log)
 	defer recorder.Close()
-	receiver := webhook.NewReceiver(receiverConfig(cfg), endpoints, recorder, p.Metrics, p.Log)
+	hints := webhook.NewHints(hintsConfig(cfg), record, p.Metrics, p.Log)
+	receiver := webhook.NewReceiver(receiverConfig(cfg, hints), endpoints, recorder, p.Metrics, p.Log)
 	watch := webhook.NewWatch(watchConfig(cfg), record, p.Metrics, p.Log)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watch.Run(ctx) })
+	g.Go(func() error { return hints.Run(ctx) })
 	g.Go(func() error {
 		return webhook.Serve(ctx, serverConfig(cfg), listener, certificate, receiver, p.Metrics, p.Log)
 	})
@@ -118,9 +121,22 @@ func webhookRecorderConfig(c config.Config) webhook.RecorderConfig {
 	return webhook.RecorderConfig{Batch: r.Batch, Writers: r.Writers, Patience: r.Patience}
 }
 
-func receiverConfig(c config.Config) webhook.ReceiverConfig {
+func receiverConfig(c config.Config, hints *webhook.Hints) webhook.ReceiverConfig {
 	w := c.Webhooks
-	return webhook.ReceiverConfig{MaxBody: int64(w.MaxBodyBytes), BodyTimeout: w.BodyTimeout, Checking: 4 * runtime.GOMAXPROCS(0), Keeping: w.Keeping}
+	return webhook.ReceiverConfig{MaxBody: int64(w.MaxBodyBytes), BodyTimeout: w.BodyTimeout, Checking: 4 * runtime.GOMAXPROCS(0), Keeping: w.Keeping, Hints: hints}
+}
+
+// hintsConfig are the gateways whose unverified notifications may make a poll due: a minute after what was done last for the payment, or later where the gateway wishes to be
+// asked seldom.
+func hintsConfig(c config.Config) map[string]webhook.Unverified {
+	all := map[string]webhook.Unverified{}
+	for name, h := range c.Webhooks.Gateways {
+		can := c.Gateways[name].Capabilities()
+		if h.Unverified == config.UnverifiedHint && can.Polling != gateway.Never {
+			all[name] = webhook.Unverified{Rate: float64(h.HintRate), Rest: max(hintRest, can.MinInterval)}
+		}
+	}
+	return all
 }
 
 func serverConfig(c config.Config) webhook.ServerConfig {
@@ -134,6 +150,12 @@ func serverConfig(c config.Config) webhook.ServerConfig {
 const (
 	// lookEvery is how often it is looked for notices that are due: a look that finds none costs the database 0.03 ms.
 	lookEvery = 250 * time.Millisecond
+	// meetEvery is how often it is looked whether a payment was tracked that a notice waits for.
+	meetEvery = 500 * time.Millisecond
+	// meetReach bounds the payments that such a look reads: those of the last seconds, at thousands a second. What is older is found by how long its notice has waited.
+	meetReach = 10_000
+	// hintRest is how long no poll is due by a notification that is not believed, after what was done last for the payment.
+	hintRest = time.Minute
 	// listenEvery is how often it is looked whether a gateway is silent: silence is a matter of minutes.
 	listenEvery = 30 * time.Second
 	// watchBatch bounds the rows of one step.
@@ -141,7 +163,7 @@ const (
 )
 
 func watchConfig(c config.Config) webhook.WatchConfig {
-	w := webhook.WatchConfig{Look: lookEvery, Patience: c.Webhooks.WaitForPayment, Keep: c.Webhooks.KeepEvents, Batch: watchBatch, Every: listenEvery,
+	w := webhook.WatchConfig{Look: lookEvery, Meet: meetEvery, Reach: meetReach, Patience: c.Webhooks.WaitForPayment, Keep: c.Webhooks.KeepEvents, Batch: watchBatch, Every: listenEvery,
 		Gateways: map[string]webhook.Silence{}}
 	for name, h := range c.Webhooks.Gateways {
 		s := webhook.Silence{After: h.Silence.After, Pending: h.Silence.Pending, Within: h.Silence.PollWithin}

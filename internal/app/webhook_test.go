@@ -60,6 +60,13 @@ webhooks:
       httpjson:
         signature: {header: X-Signature, prefix: sha256=}
         pointers: {reference: /payment}
+    rumour:
+      scheme: hmac
+      unverified: hint
+      keys: {only: {secret: 'file:DIR/ping'}}
+      httpjson:
+        signature: {header: X-Signature}
+        pointers: {reference: /payment}
 `
 
 // door is where notifications are taken.
@@ -186,12 +193,23 @@ func TestNotificationsFinishPayments(t *testing.T) {
 			t.Errorf("it does not hold: %s", condition)
 		}
 	}
+	d.exec(`update pollux.webhook_events set look_at = now() + interval '30 minutes' where decision = 'waiting'`)
 	d.exec(`select pollux.track_payment('acme', 'pay_5', 1999, 'EUR')`)
 	eventually(t, "the notice that waited is applied", func() bool {
 		return d.is(`status = 'succeeded' from pollux.payments where reference = 'pay_5'`)
 	})
 	if _, metrics := d.page("/metrics"); !strings.Contains(metrics, `pollux_webhook_notices_total{decision="quarantined",gateway="acme"} 2`) {
 		t.Error(metrics)
+	}
+	d.exec(`select pollux.track_payment('rumour', 'r1', 1999, 'EUR', first_poll_after => '1 day')`)
+	if got := d.send("/webhooks/rumour", `{"payment":"r1"}`); got != 401 {
+		t.Errorf("unsigned: %d", got)
+	}
+	eventually(t, "what is not believed has the payment polled a minute after it was tracked", func() bool {
+		return d.is(`next_poll_at = updated_at + interval '1 minute' from pollux.poll_jobs where gateway = 'rumour'`)
+	})
+	if !d.is(`count(*) = 0 from pollux.webhook_events where gateway = 'rumour'`) {
+		t.Error("what is not believed is kept")
 	}
 	if err := v.ends(); err != nil {
 		t.Error(err)

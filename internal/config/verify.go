@@ -102,6 +102,7 @@ func (v *verifier) config(c *Config) {
 	v.operators(c.Operators)
 	v.classes(c)
 	v.gateways(c)
+	v.hints(c)
 	c.resolvePolicies()
 	v.policies(c)
 }

@@ -14,6 +14,7 @@ import (
 	"pollux/internal/gateway/paypal"
 	"pollux/internal/gateway/razorpay"
 	"pollux/internal/gateway/stripe"
+	"pollux/internal/limit"
 	"pollux/internal/secret"
 	"pollux/internal/webhook"
 )
@@ -46,16 +47,18 @@ type WebhookRecord struct {
 
 // Hook says how one gateway signs its notifications and what they mean.
 type Hook struct {
-	Scheme    string                 `koanf:"scheme"`    // `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico`, `adyen`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
-	Keys      map[string]HookKey     `koanf:"keys"`      // What it signs with, by names of your own. Two while one is changed: what was sent before is sent again with the old one.
-	Accounts  map[string]HookAccount `koanf:"accounts"`  // Accounts with keys of their own, by the name that payments carry: `/webhooks/GATEWAY/ACCOUNT`.
-	User      string                 `koanf:"user"`      // A user that requests must carry too, with the password below (basic authentication), where the gateway can be told to send one. Empty: none.
-	Password  secret.Secret          `koanf:"password"`  // The user's password.
-	Mode      string                 `koanf:"mode"`      // `live` or `test`: a notification about the other is set aside. Empty: both are taken.
-	Tolerance time.Duration          `koanf:"tolerance"` // How long ago a notification may have been signed, where that is signed.
-	Silence   HookSilence            `koanf:"silence"`   // When it says too little.
-	Adyen     adyen.WebhookConfig    `koanf:"adyen"`     // For `adyen`.
-	HTTPJSON  httpjson.WebhookConfig `koanf:"httpjson"`  // For `hmac` and `standard`: where things stand and what they mean.
+	Scheme     string                 `koanf:"scheme"`     // `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico`, `adyen`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
+	Keys       map[string]HookKey     `koanf:"keys"`       // What it signs with, by names of your own. Two while one is changed: what was sent before is sent again with the old one.
+	Accounts   map[string]HookAccount `koanf:"accounts"`   // Accounts with keys of their own, by the name that payments carry: `/webhooks/GATEWAY/ACCOUNT`.
+	User       string                 `koanf:"user"`       // A user that requests must carry too, with the password below (basic authentication), where the gateway can be told to send one. Empty: none.
+	Password   secret.Secret          `koanf:"password"`   // The user's password.
+	Mode       string                 `koanf:"mode"`       // `live` or `test`: a notification about the other is set aside. Empty: both are taken.
+	Tolerance  time.Duration          `koanf:"tolerance"`  // How long ago a notification may have been signed, where that is signed.
+	Unverified string                 `koanf:"unverified"` // What a notification may do whose signature is missing, old or wrong. `refuse`: nothing. `hint`: it may have the known pending payment that it names polled sooner, once a minute at the most and never before the gateway wishes; it is refused all the same. See [webhooks.md](webhooks.md#unverified-hints).
+	HintRate   limit.Rate             `koanf:"hint_rate"`  // With `unverified: hint`: so many of them are looked at, of all that strangers send, by each receiver.
+	Silence    HookSilence            `koanf:"silence"`    // When it says too little.
+	Adyen      adyen.WebhookConfig    `koanf:"adyen"`      // For `adyen`.
+	HTTPJSON   httpjson.WebhookConfig `koanf:"httpjson"`   // For `hmac` and `standard`: where things stand and what they mean.
 }
 
 // HookAccount is an account of a gateway.
@@ -106,12 +109,23 @@ func defaultWebhooks() Webhooks {
 
 func defaultHook() Hook {
 	return Hook{
-		Tolerance: 5 * time.Minute,
-		Silence:   HookSilence{After: 30 * time.Minute, Pending: 10, PollWithin: 5 * time.Minute, Fetch: true},
-		Adyen:     adyen.WebhookConfig{}.WithDefaults(),
-		HTTPJSON:  httpjson.WebhookConfig{}.WithDefaults(),
+		Tolerance:  5 * time.Minute,
+		Unverified: UnverifiedRefuse,
+		HintRate:   1,
+		Silence:    HookSilence{After: 30 * time.Minute, Pending: 10, PollWithin: 5 * time.Minute, Fetch: true},
+		Adyen:      adyen.WebhookConfig{}.WithDefaults(),
+		HTTPJSON:   httpjson.WebhookConfig{}.WithDefaults(),
 	}
 }
+
+// What a notification may do that is not believed.
+const (
+	UnverifiedRefuse = "refuse"
+	UnverifiedHint   = "hint"
+)
+
+// maxHintRate bounds the work that strangers can make.
+const maxHintRate limit.Rate = 100
 
 // hookSchemes are the schemes that can be configured.
 var hookSchemes = []string{"stripe", "paypal", "razorpay", "mercadopago", "iyzico", "adyen", httpjson.SchemeStandard, httpjson.SchemeHMAC}
@@ -225,6 +239,15 @@ func (v *verifier) hook(at path, name string, h Hook) {
 	if !slices.Contains([]string{"", "live", "test"}, h.Mode) {
 		v.refuse([]path{at.child("mode")}, "%.40q; write live or test, or take it away to take both", h.Mode)
 	}
+	if !slices.Contains([]string{UnverifiedRefuse, UnverifiedHint}, h.Unverified) {
+		v.refuse([]path{at.child("unverified")}, "%.40q; write refuse, or hint to have the payment polled sooner that such a notification names", h.Unverified)
+	}
+	if h.Unverified == UnverifiedHint && h.Scheme == "adyen" {
+		v.refuse([]path{at.child("unverified")}, "this gateway cannot be polled; write refuse")
+	}
+	if h.HintRate <= 0 || h.HintRate > maxHintRate {
+		v.refuse([]path{at.child("hint_rate")}, "%s; write more than 0/s and at most %s", h.HintRate, maxHintRate)
+	}
 	if (h.User == "") != h.Password.IsZero() {
 		v.refuse([]path{at.child("user"), at.child("password")}, "a user and its password go together; write both user and password, or neither")
 	}
@@ -261,6 +284,18 @@ func (v *verifier) hook(at path, name string, h Hook) {
 			continue
 		}
 		v.refuse([]path{where}, "%s", what)
+	}
+}
+
+// hints refuses what would have gateways polled that are never asked.
+func (v *verifier) hints(c *Config) {
+	if v.skips(SkipWebhooks) {
+		return
+	}
+	for _, name := range sorted(c.Webhooks.Gateways) {
+		if c.Webhooks.Gateways[name].Unverified == UnverifiedHint && c.Gateways[name].WebhookOnly {
+			v.refuse([]path{{"webhooks", "gateways", name, "unverified"}, {"gateways", name, "webhook_only"}}, "this gateway is never polled; write refuse")
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ func TestWebhooksMistakesAreRefused(t *testing.T) {
 		{"gateways.acme.mode=prod", `webhooks.gateways.acme.mode: "prod"; write live or test`},
 		{"gateways.acme.tolerance=0s", `webhooks.gateways.acme.tolerance: 0s; write 1s to 24h`},
 		{"gateways.acme.accounts.a/b.keys.x.secret=env:HOME", `webhooks.gateways.acme.accounts.a/b: not an account`},
+		{"gateways.acme.unverified=believe", `webhooks.gateways.acme.unverified: "believe"; write refuse, or hint`},
+		{"gateways.acme.hint_rate=0/s", `webhooks.gateways.acme.hint_rate: 0/s; write more than 0/s and at most 100/s`},
+		{"gateways.acme.hint_rate=101/s", `webhooks.gateways.acme.hint_rate: 101/s; write more than 0/s and at most 100/s`},
 		{"gateways.acme.user=pollux", `webhooks.gateways.acme.user: a user and its password go together`},
 		{"gateways.acme.silence.pending=0", `webhooks.gateways.acme.silence.pending: 0; write 1 to 10000`},
 		{"gateways.acme.keys.current.secret=written-out", `webhooks.gateways.acme.keys.current.secret: a secret is named, never written out`},
@@ -61,6 +64,23 @@ func TestWebhooksMistakesAreRefused(t *testing.T) {
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%s\ngot  %s\nwant %s", c.set, got, c.want)
 		}
+	}
+}
+
+func TestNoHintsForGatewaysThatAreNeverPolled(t *testing.T) {
+	name := hookedFile(t)
+	for _, never := range []string{"webhooks.gateways.acme.scheme=adyen", "gateways.acme.webhook_only=true"} {
+		got := problems(t, Options{File: name, Set: []string{"webhooks.gateways.acme.unverified=hint", never}})
+		if !strings.Contains(got, "webhooks.gateways.acme.unverified: this gateway ") {
+			t.Errorf("%s: %s", never, got)
+		}
+	}
+	c := mustLoad(t, Options{File: name, Set: []string{"webhooks.gateways.acme.unverified=hint", "webhooks.gateways.acme.hint_rate=30/m"}})
+	if h := c.Webhooks.Gateways["acme"]; h.HintRate != 0.5 {
+		t.Errorf("%+v", h)
+	}
+	if h := mustLoad(t, Options{File: name}).Webhooks.Gateways["acme"]; h.Unverified != UnverifiedRefuse || h.HintRate != 1 {
+		t.Errorf("the default: %+v", h)
 	}
 }
 

@@ -107,6 +107,7 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 	m.WebhookRequest("", webhook.Refused, time.Millisecond)
 	m.WebhookRefused(g, webhook.RefusedSignature)
 	m.WebhookNotice(g, webhook.Applied)
+	m.WebhookHint(g, webhook.HintNudged)
 	m.WebhookBatch(3, time.Millisecond)
 	m.WebhookSilence(g, true, 90*time.Second)
 	m.WebhookEvicted()
@@ -150,6 +151,7 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 		`pollux_webhook_request_duration_seconds{gateway="other",outcome="refused"}`:                     1,
 		`pollux_webhook_refused_total{gateway="acme",reason="signature"}`:                                1,
 		`pollux_webhook_notices_total{decision="applied",gateway="acme"}`:                                1,
+		`pollux_webhook_unverified_hints_total{gateway="acme",outcome="nudged"}`:                         1,
 		`pollux_webhook_batch_duration_seconds`:                                                          1,
 		`pollux_webhook_batch_notices`:                                                                   1,
 		`pollux_webhook_silent{gateway="acme"}`:                                                          1,

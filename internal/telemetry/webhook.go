@@ -15,15 +15,15 @@ var answerBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1,
 
 // webhookInstruments are those of the receiver of notifications.
 type webhookInstruments struct {
-	refused, notices, evicted metric.Int64Counter
-	requestTook, recordTook   metric.Float64Histogram
-	recordSize                metric.Int64Histogram
-	silent                    metric.Int64Gauge
-	quiet                     metric.Float64Gauge
+	refused, notices, evicted, hints metric.Int64Counter
+	requestTook, recordTook          metric.Float64Histogram
+	recordSize                       metric.Int64Histogram
+	silent                           metric.Int64Gauge
+	quiet                            metric.Float64Gauge
 }
 
 func (w *webhookInstruments) make(meter metric.Meter) error {
-	var err [8]error
+	var err [9]error
 	w.requestTook, err[0] = meter.Float64Histogram("webhook.request_duration", metric.WithUnit("s"),
 		metric.WithDescription("Time to answer a notification, by how it ended."), metric.WithExplicitBucketBoundaries(answerBuckets...))
 	w.refused, err[1] = meter.Int64Counter("webhook.refused", metric.WithDescription("Notifications, or parts of them, that were not believed, by why."))
@@ -35,6 +35,7 @@ func (w *webhookInstruments) make(meter metric.Meter) error {
 		metric.WithExplicitBucketBoundaries(sizeBuckets...))
 	w.silent, err[6] = meter.Int64Gauge("webhook.silent", metric.WithDescription("1 while a gateway sends no notifications although payments wait for it, otherwise 0."))
 	w.quiet, err[7] = meter.Float64Gauge("webhook.quiet", metric.WithUnit("s"), metric.WithDescription("How long ago a gateway's last notification came."))
+	w.hints, err[8] = meter.Int64Counter("webhook.unverified_hints", metric.WithDescription("Notifications that were not believed, at gateways where they may make a poll due, by what became of them."))
 	return errors.Join(err[:]...)
 }
 
@@ -51,6 +52,11 @@ func (m *Metrics) WebhookRefused(gateway string, r webhook.Refusal) {
 // WebhookNotice counts a verified notice by what became of it.
 func (m *Metrics) WebhookNotice(gateway string, d webhook.Decision) {
 	m.webhook.notices.Add(bg, 1, m.labelled(gateway, "decision", string(d)))
+}
+
+// WebhookHint counts a notification that was not believed by what became of it.
+func (m *Metrics) WebhookHint(gateway string, o webhook.HintOutcome) {
+	m.webhook.hints.Add(bg, 1, m.labelled(gateway, "outcome", string(o)))
 }
 
 // labelled are the labels of a gateway and of one more value out of a closed set.

@@ -161,6 +161,9 @@ func (m *meter) WebhookRefused(gateway string, r webhook.Refusal) {
 func (m *meter) WebhookNotice(gateway string, d webhook.Decision) {
 	m.count("notice", gateway, string(d))
 }
+func (m *meter) WebhookHint(gateway string, o webhook.HintOutcome) {
+	m.count("hint", gateway, string(o))
+}
 func (m *meter) WebhookBatch(int, time.Duration) { m.count("batch") }
 func (m *meter) WebhookEvicted()                 { m.count("evicted") }
 func (m *meter) WebhookSilence(gateway string, silent bool, _ time.Duration) {

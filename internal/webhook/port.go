@@ -44,6 +44,9 @@ type Keeper interface {
 	// LookAgain judges up to n notices again that wait and are due, and gives up on those that came longer ago than patience. It returns fewer than n
 	// verdicts when no more are due.
 	LookAgain(ctx context.Context, n int, patience time.Duration) ([]Verdict, error)
+	// Meet looks for payments that were tracked newly, those with an id above after and among the n newest, and has notices that wait for one of them looked at
+	// now. While nothing waits it reads none.
+	Meet(ctx context.Context, after int64, n int) (Sighting, error)
 	// Forget takes away up to n notices that came longer ago than keep, and returns how many.
 	Forget(ctx context.Context, keep time.Duration, n int) (int, error)
 	// Quiet says of each gateway how long ago it was heard, and whether at least n payments have been pending for longer than after.
@@ -82,6 +85,7 @@ type Metrics interface {
 	WebhookRequest(gateway string, o Outcome, took time.Duration)
 	WebhookRefused(gateway string, r Refusal)
 	WebhookNotice(gateway string, d Decision)
+	WebhookHint(gateway string, o HintOutcome)
 	WebhookBatch(n int, took time.Duration)
 	WebhookSilence(gateway string, silent bool, quiet time.Duration)
 	WebhookEvicted()

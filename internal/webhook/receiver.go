@@ -32,6 +32,7 @@ type ReceiverConfig struct {
 	BodyTimeout time.Duration // for all of it to come
 	Checking    int           // notifications that are verified at once: as many as there are processors, and a few
 	Keeping     int           // verified notifications that wait for their commit at once; what is not verified takes none of these places
+	Hints       *Hints        // of what is not believed; nil: it is refused, and that is all
 }
 
 // Receiver is the door for notifications. Cheap checks come first: a request whose head alone tells that it is not genuine is read no further. It is
@@ -128,11 +129,11 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request, e Endpoint,
 		return RefusedSize
 	}
 	if err := e.Scheme.Glance(n); err != nil {
-		return err
+		return r.suspect(w, req, n, e, err)
 	}
 	if p, ok := e.Scheme.(Preparer); ok {
 		if err := p.Prepare(req.Context(), n); err != nil {
-			return err
+			return r.suspect(w, req, n, e, err)
 		}
 	}
 	if err := r.read(w, req, n); err != nil {
@@ -140,8 +141,11 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request, e Endpoint,
 	}
 	attended(req.Context())
 	arrivals, err := r.verify(req.Context(), n, e)
-	if err != nil || len(arrivals) == 0 {
-		return err
+	if err != nil {
+		return r.suspect(w, req, n, e, err)
+	}
+	if len(arrivals) == 0 {
+		return nil
 	}
 	select {
 	case r.keeping <- struct{}{}:

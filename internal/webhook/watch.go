@@ -12,6 +12,8 @@ import (
 // WatchConfig says what is looked after, and how often.
 type WatchConfig struct {
 	Look     time.Duration // how often notices that wait for their payments are looked at; each is looked at ever more seldom
+	Meet     time.Duration // how often it is looked whether a payment was tracked that one waits for
+	Reach    int           // at most so many of the newest payments are looked through then
 	Patience time.Duration // how long a notice waits for its payment
 	Keep     time.Duration // how long notices are kept
 	Batch    int           // at most so many rows at once
@@ -35,6 +37,7 @@ type Watch struct {
 	log     *slog.Logger
 	failing *outage.Log // by task
 	silent  map[string]bool
+	newest  horizon
 }
 
 // NewWatch returns a watch.
@@ -48,6 +51,7 @@ func NewWatch(cfg WatchConfig, keeper Keeper, metrics Metrics, log *slog.Logger)
 func (w *Watch) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { w.repeat(ctx, "waiting", w.cfg.Look, w.LookAgain) })
+	tasks.Go(func() { w.repeat(ctx, "tracked", w.cfg.Meet, w.Meet) })
 	tasks.Go(func() { w.repeat(ctx, "silence", w.cfg.Every, w.Listen) })
 	tasks.Go(func() { w.repeat(ctx, "old", forgetEvery, w.Forget) })
 	tasks.Wait()
@@ -103,6 +107,15 @@ func (w *Watch) LookAgain(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// Meet has notices looked at whose payments were tracked since the last look. It is called by one at a time.
+func (w *Watch) Meet(ctx context.Context) error {
+	seen, err := w.keeper.Meet(ctx, w.newest.settled, w.cfg.Reach)
+	if err == nil {
+		w.newest.saw(seen)
+	}
+	return err
 }
 
 // Forget takes away what was kept long enough.

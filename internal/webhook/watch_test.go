@@ -21,6 +21,9 @@ type keeper struct {
 	quiet   webhook.Quiet
 	calls   []string
 	fail    error
+
+	sightings []webhook.Sighting
+	met       []int64 // above which ids it was looked
 }
 
 func (k *keeper) call(format string, a ...any) error {
@@ -32,6 +35,16 @@ func (k *keeper) LookAgain(_ context.Context, n int, patience time.Duration) ([]
 	some := k.waiting[:min(n, len(k.waiting))]
 	k.waiting = k.waiting[len(some):]
 	return some, k.call("look %d %s", n, patience)
+}
+
+func (k *keeper) Meet(_ context.Context, after int64, n int) (webhook.Sighting, error) {
+	k.met = append(k.met, after)
+	if len(k.sightings) == 0 {
+		return webhook.Sighting{}, k.fail
+	}
+	s := k.sightings[0]
+	k.sightings = k.sightings[1:]
+	return s, k.fail
 }
 
 func (k *keeper) Forget(_ context.Context, keep time.Duration, n int) (int, error) {
@@ -49,7 +62,7 @@ func (k *keeper) Densen(_ context.Context, gateway string, within time.Duration,
 }
 
 func newWatch(k *keeper, m *meter, s webhook.Silence) *webhook.Watch {
-	return webhook.NewWatch(webhook.WatchConfig{Look: time.Second, Patience: time.Hour, Keep: 48 * time.Hour, Batch: 2, Every: time.Minute,
+	return webhook.NewWatch(webhook.WatchConfig{Look: time.Second, Meet: time.Second, Reach: 100, Patience: time.Hour, Keep: 48 * time.Hour, Batch: 2, Every: time.Minute,
 		Gateways: map[string]webhook.Silence{"acme": s}}, k, m, quiet)
 }
 
@@ -107,7 +120,7 @@ func TestAWatchGoesOnAfterTrouble(t *testing.T) {
 		k := &guarded{keeper: &keeper{fail: errors.New("the database is away")}, calls: make(chan string, 100)}
 		ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute+time.Second)
 		defer stop()
-		w := webhook.NewWatch(webhook.WatchConfig{Look: 30 * time.Second, Batch: 2, Every: time.Minute, Gateways: map[string]webhook.Silence{"acme": {After: time.Minute}}}, k, &meter{}, quiet)
+		w := webhook.NewWatch(webhook.WatchConfig{Look: 30 * time.Second, Meet: 30 * time.Second, Batch: 2, Every: time.Minute, Gateways: map[string]webhook.Silence{"acme": {After: time.Minute}}}, k, &meter{}, quiet)
 		if err := w.Run(ctx); err != nil {
 			t.Error(err)
 		}
@@ -128,7 +141,7 @@ func TestAWatchWithoutADatabaseAsksEverMoreSeldomAndTellsOfItOnce(t *testing.T) 
 		k := &guarded{keeper: &keeper{fail: errors.New("the database is away")}, calls: make(chan string, 1000)}
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
-		w := webhook.NewWatch(webhook.WatchConfig{Look: 250 * time.Millisecond, Batch: 2, Every: time.Minute}, k, &meter{}, slog.New(slog.NewTextHandler(&log, nil)))
+		w := webhook.NewWatch(webhook.WatchConfig{Look: 250 * time.Millisecond, Meet: time.Second, Batch: 2, Every: time.Minute}, k, &meter{}, slog.New(slog.NewTextHandler(&log, nil)))
 		if err := w.Run(ctx); err != nil {
 			t.Error(err)
 		}
@@ -160,4 +173,36 @@ func (g *guarded) Forget(context.Context, time.Duration, int) (int, error) {
 func (g *guarded) Quiet(context.Context, []string, time.Duration, int) ([]webhook.Quiet, error) {
 	g.calls <- "quiet"
 	return nil, g.fail
+}
+
+// A payment may appear behind one with a higher id, for as long as a transaction is open that was open when that one was seen.
+func TestNewPaymentsAreLookedForUntilNoneCanAppearBelow(t *testing.T) {
+	k := &keeper{sightings: []webhook.Sighting{
+		{Last: 10, Oldest: 100, Next: 100}, // nothing is open
+		{Last: 20, Oldest: 105, Next: 110}, // some are, 105 the oldest
+		{Last: 30, Oldest: 105, Next: 120}, // 105 goes on
+		{Last: 40, Oldest: 105, Next: 130},
+		{Last: 50, Oldest: 140, Next: 140}, // it is over
+		{Last: 60, Oldest: 150, Next: 150},
+		{Last: 60, Oldest: 160, Next: 160},
+		{Last: 60, Oldest: 170, Next: 170},
+	}}
+	w := newWatch(k, &meter{}, webhook.Silence{})
+	for range 8 {
+		if err := w.Meet(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := fmt.Sprint(k.met), "[0 0 0 0 0 10 40 50]"; got != want {
+		t.Errorf("it was looked above %s, want %s", got, want)
+	}
+	k.fail = errors.New("the database is away")
+	k.sightings = []webhook.Sighting{{Last: 99, Oldest: 999, Next: 999}}
+	if err := w.Meet(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	k.fail = nil
+	if _ = w.Meet(t.Context()); k.met[9] != 60 {
+		t.Errorf("after an error it was looked above %d", k.met[9])
+	}
 }
