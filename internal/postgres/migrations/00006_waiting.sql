@@ -31,6 +31,8 @@ begin
 end $$;
 -- +goose StatementEnd
 
+revoke execute on function pollux.webhook_waits from public;
+
 create trigger webhook_waits after insert on pollux.webhook_events
   for each row when (new.decision = 'waiting') execute function pollux.webhook_waits();
 create trigger webhook_waits_no_more after update on pollux.webhook_events
