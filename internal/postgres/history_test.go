@@ -287,6 +287,9 @@ func (w *worker) replay(ctx context.Context) error {
 	o := order(ids...)
 	o.NoCanary = w.rand.IntN(2) == 0
 	r, _, err := w.replays.Create(ctx, o, operator)
+	if errors.Is(err, deadletter.ErrNothing) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
