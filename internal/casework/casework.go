@@ -82,6 +82,14 @@ func ParseKey(s string) (Key, error) {
 	return k, nil
 }
 
+// String is the key as an operator writes it.
+func (k Key) String() string {
+	if k.ID > 0 || len(k.Names) == 0 {
+		return strconv.FormatInt(k.ID, 10)
+	}
+	return k.Gateway + "/" + k.Names[0][1]
+}
+
 // The errors of Find.
 var (
 	ErrNotFound  = errors.New("no such payment")
@@ -244,6 +252,8 @@ type Record interface {
 	// Act locks a payment, asks judge, and does what was wanted, with its row in the audit log, in one transaction. When judge refuses,
 	// nothing is changed but that row, and its error is returned. The error of a payment that does not exist is ErrNotFound.
 	Act(ctx context.Context, id int64, a Act, judge func(Standing, Act) error) (Outcome, error)
+	// Refuse writes an act to the audit log that was refused because of the key of its payment.
+	Refuse(ctx context.Context, k Key, a Act, why error) error
 	// Dossier returns all that is known about a payment, or ErrNotFound.
 	Dossier(ctx context.Context, id int64) (Dossier, error)
 }
@@ -254,9 +264,15 @@ type Desk struct{ record Record }
 // NewDesk returns a desk over a record.
 func NewDesk(r Record) *Desk { return &Desk{r} }
 
-// Act does what an operator wants done to a payment. The error is a *Refusal when it is not to be done.
+// Act does what an operator wants done to a payment. The error is a *Refusal when it is not to be done. What names no payment, or more than one, is in the
+// audit log as any other refusal.
 func (d *Desk) Act(ctx context.Context, k Key, a Act) (Outcome, error) {
 	id, err := d.record.Find(ctx, k)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrAmbiguous) {
+		if unwritten := d.record.Refuse(ctx, k, a, err); unwritten != nil {
+			return Outcome{}, unwritten
+		}
+	}
 	if err != nil {
 		return Outcome{}, err
 	}

@@ -312,6 +312,9 @@ back begins with a single letter again, and needs a --reason; to go on where ano
 			}
 			return oneReplay(cmd, args, func(ctx context.Context, replays *postgres.Replays, id int64) error {
 				r, err := replays.Replay(ctx, id)
+				if errors.Is(err, deadletter.ErrNoReplay) { // what is refused is in the audit log
+					_, err = replays.Resume(ctx, id, postgres.By{Actor: o.by(), Reason: o.reason})
+				}
 				if err == nil && r.State == deadletter.AwaitingApproval {
 					return app.Hint(&deadletter.StateError{ID: id, State: "waiting for a second person", Verb: "resumed"}, "to let it begin: pollux approve %d --reason WHY", id)
 				}

@@ -308,8 +308,14 @@ func (v *verifier) hookKeys(at path, scheme string, keys map[string]HookKey) {
 		k := keys[name]
 		v.token(at.child(name))
 		// PayPal's is the webhook's id, which is no secret.
-		if n := len(k.Secret.Reveal()); n > 0 && n < shortestKey && scheme != "paypal" && !v.skips(skipSecrets) {
-			v.refuse([]path{at.child(name, "secret")}, "%d characters; anybody could find it by trying: let the vendor make one, or choose %d characters or more at random", n, shortestKey)
+		where, text := []path{at.child(name, "secret")}, k.Secret.Reveal()
+		n := len(strings.TrimPrefix(text, "whsec_"))
+		switch bare := strings.TrimSpace(strings.Trim(text, "\ufeff")); {
+		case text == "" || v.skips(skipSecrets):
+		case bare != text:
+			v.refuse(where, "it begins or ends with a blank or a byte order mark, which is in no vendor's secret; write the secret alone")
+		case n < shortestKey && scheme != "paypal":
+			v.refuse(where, "%d characters; anybody could find it by trying: let the vendor make one, or choose %d characters or more at random", n, shortestKey)
 		}
 		if !k.Until.IsZero() && !k.Until.After(k.From) {
 			v.refuse([]path{at.child(name, "until"), at.child(name, "from")}, "it never counts: until is not after from")

@@ -34,6 +34,10 @@ func hookedFile(t *testing.T) string {
 func TestWebhooksMistakesAreRefused(t *testing.T) {
 	name := hookedFile(t)
 	t.Setenv("SHORT_KEY", "x")
+	t.Setenv("BLANK_KEY", "                    ")
+	t.Setenv("MARKED_KEY", "\ufeffa-secret-of-some-length")
+	t.Setenv("BARE_KEY", "whsec_")
+	t.Setenv("SHORT_PREFIXED_KEY", "whsec_0123456789")
 	for _, c := range []struct{ set, want string }{
 		{"listen=8480", `webhooks.listen: "8480" is not an address`},
 		{"max_body_bytes=1", `webhooks.max_body_bytes: 1; write 1024 to 16777216`},
@@ -59,6 +63,10 @@ func TestWebhooksMistakesAreRefused(t *testing.T) {
 		{"gateways.acme.httpjson.sign=x", `webhooks.gateways.acme.httpjson.sign: unknown key`},
 		{"gateways.Acme.scheme=stripe", `webhooks.gateways.Acme: not a name`},
 		{"gateways.acme.keys.current.secret=env:SHORT_KEY", `webhooks.gateways.acme.keys.current.secret: 1 characters; anybody could find it`},
+		{"gateways.acme.keys.current.secret=env:BLANK_KEY", `webhooks.gateways.acme.keys.current.secret: it begins or ends with a blank`},
+		{"gateways.acme.keys.current.secret=env:MARKED_KEY", `webhooks.gateways.acme.keys.current.secret: it begins or ends with a blank or a byte order mark`},
+		{"gateways.acme.keys.current.secret=env:BARE_KEY", `webhooks.gateways.acme.keys.current.secret: 0 characters; anybody could find it`},
+		{"gateways.acme.keys.current.secret=env:SHORT_PREFIXED_KEY", `webhooks.gateways.acme.keys.current.secret: 10 characters; anybody could find it`},
 	} {
 		got := problems(t, Options{File: name, Set: []string{"webhooks." + c.set}})
 		if !strings.Contains(got, c.want) {

@@ -131,7 +131,7 @@ func (c *Casework) Act(ctx context.Context, id int64, a casework.Act, judge func
 		}
 		o = casework.Outcome{ID: id, Verb: a.Verb, Before: condition(before)}
 		if refusal = judge(before, a); refusal != nil {
-			return writeAct(ctx, tx, refusedAct(id, a, refusal))
+			return writeAct(ctx, tx, refusedAct(audit.Payment(id), a, refusal))
 		}
 		if err := carryOut(ctx, tx, before, a); err != nil {
 			return err
@@ -153,13 +153,18 @@ func (c *Casework) Act(ctx context.Context, id int64, a casework.Act, judge func
 	return o, refusal
 }
 
+// Refuse implements casework.Record.
+func (c *Casework) Refuse(ctx context.Context, k casework.Key, a casework.Act, why error) error {
+	return writeAct(ctx, c.pool, refusedAct(audit.Text("payment:"+k.String(), 255), a, why))
+}
+
 // refusedAct is an act that was refused: its reason, and why not.
-func refusedAct(id int64, a casework.Act, refusal error) audit.Act {
+func refusedAct(target string, a casework.Act, refusal error) audit.Act {
 	reason := "refused: " + refusal.Error()
 	if a.Reason != "" {
 		reason = a.Reason + "; " + reason
 	}
-	return audit.Act{Actor: a.By, Action: "payment." + string(a.Verb), Outcome: audit.Refused, Reason: reason, Changes: []audit.Change{{Target: audit.Payment(id)}}}
+	return audit.Act{Actor: a.By, Action: "payment." + string(a.Verb), Outcome: audit.Refused, Reason: reason, Changes: []audit.Change{{Target: target}}}
 }
 
 // condition is what acts change of a standing.

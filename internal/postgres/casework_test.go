@@ -178,6 +178,10 @@ func TestRefusedActsChangeNothingButTheAuditLog(t *testing.T) {
 	if _, err := r.act(t, 999, casework.Act{Verb: casework.PollNow}); !errors.Is(err, casework.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
+	nobody := casework.Key{Gateway: "sim", Names: [][2]string{{"", "a/b"}, {"a", "b"}}}
+	if _, err := casework.NewDesk(r.casework()).Act(t.Context(), nobody, casework.Act{Verb: casework.Hold, For: time.Hour, By: audit.Actor{Name: "ada", Origin: "o"}, Reason: "why"}); !errors.Is(err, casework.ErrNotFound) {
+		t.Errorf("%v", err)
+	}
 	if after := query[string](t, r, `select p::text from pollux.payments p`); after != before {
 		t.Errorf("%s became %s", before, after)
 	}
@@ -191,6 +195,8 @@ func TestRefusedActsChangeNothingButTheAuditLog(t *testing.T) {
 		"payment.hold refused payment:1: refused: it is expired since ",
 		"payment.release refused payment:1: refused: it is expired since ",
 		"payment.force refused payment:1: again; refused: it is expired already, since ",
+		"payment.poll-now refused payment:999: refused: no such payment",
+		"payment.hold refused payment:sim/a/b: why; refused: no such payment",
 	}
 	if len(got) != len(want) {
 		t.Fatalf("%d rows: %v", len(got), got)

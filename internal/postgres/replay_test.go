@@ -552,6 +552,11 @@ func TestALargeReplayNeedsASecondPerson(t *testing.T) {
 	if _, err := r.replays.Approve(t.Context(), replay.ID, operator); !errors.Is(err, deadletter.ErrSamePerson) {
 		t.Errorf("the same person approves: %v", err)
 	}
+	for _, name := range []string{"Ada", " ada ", "ADA\t"} {
+		if _, err := r.replays.Approve(t.Context(), replay.ID, By{Actor: audit.Actor{Name: name, Origin: "test"}, Reason: "x"}); !errors.Is(err, deadletter.ErrSamePerson) {
+			t.Errorf("%q approves what ada asked for: %v", name, err)
+		}
+	}
 	second := By{Actor: audit.Actor{Name: "grace", Origin: "test"}, Reason: "looked at"}
 	if replay, err := r.replays.Approve(t.Context(), replay.ID, second); err != nil || replay.State != deadletter.Running || replay.ApprovedBy != "grace" {
 		t.Errorf("%+v, %v", replay, err)
@@ -563,10 +568,18 @@ func TestALargeReplayNeedsASecondPerson(t *testing.T) {
 	if _, err := r.replays.Approve(t.Context(), 99, second); !errors.Is(err, deadletter.ErrNoReplay) {
 		t.Errorf("%v", err)
 	}
+	for what, turn := range map[string]func(context.Context, int64, By) (deadletter.Replay, error){"cancel": r.replays.Cancel, "undo": r.replays.Undo, "resume": r.replays.Resume} {
+		if _, err := turn(t.Context(), 99, second); !errors.Is(err, deadletter.ErrNoReplay) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if n := query[int](t, r, `select count(*) from pollux.audit_log where target = 'replay:99' and outcome = 'refused' and reason = 'looked at: no such replay'`); n != 4 {
+		t.Errorf("%d refusals about a replay that does not exist", n)
+	}
 	if _, deed := r.step(t, replay.ID); deed.Release != 3 {
 		t.Errorf("%+v", deed)
 	}
-	got := query[string](t, r, `select string_agg(concat_ws(' ', actor, action, outcome), ', ' order by seq) from pollux.audit_log where target = 'replay:1'`)
+	got := query[string](t, r, `select string_agg(concat_ws(' ', actor, action, outcome), ', ' order by seq) from pollux.audit_log where target = 'replay:1' and lower(trim(actor)) = actor`)
 	if want := "ada replay.create done, ada replay.approve refused, grace replay.approve done, grace replay.approve refused"; got != want {
 		t.Errorf("%s\nnot\n%s", got, want)
 	}

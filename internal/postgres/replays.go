@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -557,13 +558,16 @@ func (s *Replays) turn(ctx context.Context, id int64, by By, t turn) (r deadlett
 	var refusal error
 	err = again(ctx, s.pool, func(tx pgx.Tx) error {
 		before, err := lockReplay(ctx, tx, id)
-		if err != nil {
+		change := audit.Change{Target: replayTarget(id)}
+		switch refusal = err; {
+		case err == nil:
+			refusal, change.Before = t.refusal(before), replayState{State: before.State}
+		case !errors.Is(err, deadletter.ErrNoReplay):
 			return err
 		}
-		if refusal = t.refusal(before); refusal != nil {
+		if refusal != nil {
 			r = before
-			return writeAct(ctx, tx, By{by.Actor, by.Reason + ": " + refusal.Error()}.act("replay."+t.verb, audit.Refused,
-				[]audit.Change{{Target: replayTarget(id), Before: replayState{State: before.State}}}))
+			return writeAct(ctx, tx, By{by.Actor, by.Reason + ": " + refusal.Error()}.act("replay."+t.verb, audit.Refused, []audit.Change{change}))
 		}
 		letters, err := t.do(ctx, tx)
 		if err != nil {
@@ -593,12 +597,18 @@ func (t turn) refusal(r deadletter.Replay) error {
 	return &deadletter.StateError{ID: r.ID, State: r.State, Verb: t.done}
 }
 
+// samePerson reports whether two names are spelled alike but for capitals and blanks. Logins are not compared: a team may have one for all, and then nobody could
+// approve anything. The audit log has them.
+func samePerson(a, b string) bool {
+	return strings.EqualFold(strings.Join(strings.Fields(a), " "), strings.Join(strings.Fields(b), " "))
+}
+
 // Approve lets a replay begin that waits for a second person. It returns deadletter.ErrSamePerson to whoever asked for it.
 func (s *Replays) Approve(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
 	return s.turn(ctx, id, by, turn{
 		verb: "approve", done: "approved", from: []string{deadletter.AwaitingApproval},
 		refuses: func(r deadletter.Replay) error {
-			if r.CreatedBy == by.Name {
+			if samePerson(r.CreatedBy, by.Name) {
 				return deadletter.ErrSamePerson
 			}
 			return nil
