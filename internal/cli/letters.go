@@ -28,6 +28,7 @@ var meanings = map[redelivery.Reason]string{
 	redelivery.ReasonUndecodable:   "a message that is none of ours: somebody else publishes to this subject",
 	redelivery.ReasonUnpublishable: "the broker refuses to take its poll",
 	redelivery.ReasonLateSuccess:   "it had failed and has succeeded: was it paid twice, or given up by the shop meanwhile?",
+	redelivery.ReasonLateHint:      "it had ended without success and its gateway says that something changed: ask with pollux gateway test, and force what is right",
 }
 
 // lettersOf are letters as -o json shows them: with times in UTC.

@@ -120,6 +120,7 @@ type Result struct {
 // Verdict is what the record did with a result.
 type Verdict struct {
 	Applied bool   // false: the lease or the revision had moved on, nothing was changed
+	Late    bool   // applied to a payment that had become final otherwise meanwhile, and has succeeded after all
 	Refused string // not empty: the database refuses this row, today and tomorrow, and why. The record then says Applied: false; a recorder says true when it has set the payment aside
 }
 

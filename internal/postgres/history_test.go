@@ -174,7 +174,7 @@ func (w *worker) write(ctx context.Context) error {
 		if v.Refused != "" && (d.Verb != redelivery.Resolve || d.Status.Final()) {
 			return fmt.Errorf("a good result is refused: %s", v.Refused)
 		}
-		if v.Applied && d.Verb == redelivery.Resolve {
+		if v.Applied && !v.Late && d.Verb == redelivery.Resolve {
 			w.finish(1)
 		}
 	}

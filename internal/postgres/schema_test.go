@@ -32,14 +32,14 @@ const brokenSQL = `
 	    (select from pollux.poll_jobs j where j.payment_id = d.payment_id and j.state = 'dead'))
 	    as "open letters whose job lives",
 	  (select count(*) from pollux.payments p where p.revision <>
-	    (select count(*) from pollux.outbox o where o.payment_id = p.id and o.subject !~ '^payments\.dead\.'))
+	    (select count(*) from pollux.outbox o where o.payment_id = p.id and o.subject !~ '^payments\.(dead|review)\.'))
 	    as "payments with more or fewer events than transitions",
 	  (select count(*) from pollux.payments p where (p.status <> 'pending' and p.revision > 0)::int <>
 	    (select count(*) from pollux.outbox o where o.payment_id = p.id and o.body::json ->> 'previous_status' = 'pending'))
 	    as "payments that did not become final exactly once",
 	  (select count(*) - count(distinct event_id) from pollux.outbox)
 	    as "events with the same id",
-	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and d.replays + 1 <
+	  (select count(*) from pollux.dead_letters d where d.payment_id is not null and case when d.review then cardinality(d.said) else d.replays + 1 end <
 	    (select count(*) from pollux.outbox o where o.payment_id = d.payment_id and o.subject ~ '^payments\.dead\.' and o.body::json ->> 'dead_letter_id' = d.id::text))
 	    as "letters with more announcements than deaths",
 	  (select count(*) from pollux.dead_letters d join pollux.poll_jobs j on j.payment_id = d.payment_id where d.state = 'replaying' and j.state = 'dead')

@@ -50,7 +50,7 @@ func (s *Webhooks) Take(ctx context.Context, arrivals []webhook.Arrival) ([]webh
 // take keeps, judges and applies arrivals in one transaction. For those that are kept already and wait, lapsed says which waited long enough.
 func (s *Webhooks) take(ctx context.Context, arrivals []webhook.Arrival, lapsed []bool) (verdicts []webhook.Verdict, err error) {
 	err = again(ctx, s.pool, func(tx pgx.Tx) error {
-		b := &notices{arrivals: arrivals, lapsed: lapsed, verdicts: make([]webhook.Verdict, len(arrivals))}
+		b := &notices{arrivals: slices.Clone(arrivals), lapsed: lapsed, verdicts: make([]webhook.Verdict, len(arrivals))}
 		for round := b.distinct(); len(round) > 0; {
 			later, err := b.judge(ctx, tx, round)
 			if err != nil {
@@ -114,7 +114,8 @@ const lockNamedSQL = `
 	order by payment_id
 	for update`
 
-// standingSQL locks them and reads where they stand. What the record knows is as old as the notice that it has it from, or as the last change.
+// standingSQL locks them and reads where they stand. What the record knows is as old as the notice that it has it from, as the
+// poll that found it, or as the last change.
 const standingSQL = `
 	select p.gateway, p.account, p.reference, p.id, p.status, p.status_detail, p.amount_minor, p.currency, coalesce(j.state = 'in_flight', false),
 	  case when p.status = 'pending' or p.status_source = 'webhook' then (
@@ -122,7 +123,15 @@ const standingSQL = `
 	    from pollux.webhook_events e
 	    where e.payment_id = p.id
 	      and e.decision in ('applied', 'late_success', 'noted', 'same')
-	  ) else p.status_updated_at end,
+	  ) else coalesce((
+	    select max(a.at)
+	    from pollux.poll_attempts a
+	    where a.payment_id = p.id
+	      and a.applied
+	      and a.at between p.status_updated_at - interval '1 hour' and p.status_updated_at
+	      and p.status_source = 'poll'
+	  ), p.status_updated_at) end,
+	  now(),
 	  p.status <> 'pending' and coalesce(p.status_source = 'operator', false)
 	from pollux.payments p
 	left join pollux.poll_jobs j on j.payment_id = p.id
@@ -203,7 +212,7 @@ func scanStandings(rows pgx.Rows, standings map[named]webhook.Standing) error {
 	var n named
 	var s webhook.Standing
 	var since *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since, &s.Forced},
+	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since, &s.Now, &s.Forced},
 		func() error {
 			s.Tracked, s.Since = true, time.Time{}
 			if since != nil {
@@ -234,6 +243,9 @@ func (b *notices) queueKnown(batch *pgx.Batch, round []int) {
 			v := &b.verdicts[ord]
 			v.Altered = !same
 			if decision == webhook.Waiting {
+				if v.Altered {
+					b.arrivals[ord] = b.arrivals[ord].Reused()
+				}
 				return nil // it is judged once more
 			}
 			v.Decision, v.Payment = webhook.Duplicate, 0
@@ -351,10 +363,13 @@ func (b *notices) queueReports(batch *pgx.Batch, round []int) {
 	}
 }
 
+// queueHints has payments polled about which something is said that is not believed. An old end of one that is pending is such a thing; one that is final has
+// no job.
 func (b *notices) queueHints(batch *pgx.Batch, round []int) {
 	var ids []int64
 	for _, i := range round {
-		if b.verdicts[i].Decision == webhook.Hastened {
+		d := b.verdicts[i].Decision
+		if d == webhook.Hastened || d == webhook.Stale && b.arrivals[i].Status.Final() {
 			ids = append(ids, int64(b.verdicts[i].Payment))
 		}
 	}

@@ -178,7 +178,7 @@ func (s *Webhooks) ListWebhooks(ctx context.Context, f WebhookFilter) ([]Webhook
 		select id, gateway, account, event_id, kind, array_to_string(refs, ' '), status, decision, why, payment_id, key, occurred_at, received_at, body
 		from pollux.webhook_events
 		where ($1 = '' or gateway || '' = $1)
-		  and ($2 = '' or decision = $2 or $2 = 'people' and decision in ('conflict', 'mismatch', 'quarantined'))
+		  and ($2 = '' or decision = $2 or $2 = 'people' and decision in ('late_hint', 'conflict', 'mismatch', 'quarantined'))
 		  and ($3::bigint = 0 or payment_id = $3)
 		  and ($4::bigint = 0 or id < $4)
 		order by id desc

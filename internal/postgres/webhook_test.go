@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pollux/internal/consumer"
+	"pollux/internal/deadletter"
 	"pollux/internal/gateway"
 	"pollux/internal/payment"
 	"pollux/internal/redelivery"
@@ -597,4 +598,147 @@ func TestOneFetchesAtATime(t *testing.T) {
 	if err := r.webhooks().Alone(t.Context(), "sim", func(context.Context) error { return errors.New("no answer") }); err == nil || err.Error() != "no answer" {
 		t.Error(err)
 	}
+}
+
+func (r *record) lettersOf(tb testing.TB, id payment.ID) string {
+	tb.Helper()
+	return query[string](tb, r, `
+		select coalesce(string_agg(concat_ws(' ', d.reason, d.state, d.gateway_status, d.deliveries, (select count(*) from pollux.dead_letter_notes n where n.letter_id = d.id)), ', ' order by d.id), '')
+		from pollux.dead_letters d
+		where d.payment_id = $1`, int64(id))
+}
+
+func TestAnOlderFailureDoesNotEndAPaymentThatIsKnownToBePendingLater(t *testing.T) {
+	r := newRecord(t)
+	jobs, rows := r.claimed(t, "p", 1)
+	d, a := stillPending(redelivery.Park, time.Hour)
+	r.write(t, result(jobs[0], rows[0], d, a))
+	r.exec(t, `update pollux.poll_jobs set updated_at = now() - interval '1 minute'`)
+	newer := arrival("e2", "p0", payment.Pending)
+	newer.OccurredAt = happened.Add(time.Minute)
+	r.became(t, []webhook.Arrival{newer}, webhook.Noted)
+	if due := query[bool](t, r, `select next_poll_at <= now() from pollux.poll_jobs`); due {
+		t.Fatal("it is due already")
+	}
+	r.became(t, []webhook.Arrival{arrival("e1", "p0", payment.Failed)}, webhook.Stale)
+	if got := r.status(t, jobs[0].Payment); got != "pending said 0" {
+		t.Error(got)
+	}
+	if due := query[bool](t, r, `select next_poll_at <= now() from pollux.poll_jobs`); !due {
+		t.Error("nobody asks what is true")
+	}
+	r.became(t, []webhook.Arrival{arrival("e3", "p0", payment.Succeeded)}, webhook.Applied) // a success counts whenever it comes
+	requireSound(t, r)
+}
+
+func TestAHintAfterAnEndWithoutSuccessIsForAPerson(t *testing.T) {
+	r := newRecord(t)
+	jobs, rows := r.claimed(t, "p", 2)
+	failed, a := resolve(payment.Failed)
+	succeeded, b := resolve(payment.Succeeded)
+	r.write(t, result(jobs[0], rows[0], failed, a), result(jobs[1], rows[1], succeeded, b))
+	asked := rows[0].ReadAt
+	at := func(id, reference string, when time.Time) webhook.Arrival {
+		h := hint(id, reference)
+		h.OccurredAt = when
+		return h
+	}
+	later := asked.Add(time.Second)
+	r.became(t, []webhook.Arrival{at("e1", "p0", asked.Add(-time.Second)), at("e2", "p0", time.Time{}), at("e3", "p1", later)}, webhook.Same, webhook.Same, webhook.Same)
+	if got := r.lettersOf(t, jobs[0].Payment); got != "" {
+		t.Errorf("nothing happened, and there is %s", got)
+	}
+	r.became(t, []webhook.Arrival{at("e4", "p0", later), at("e5", "p0", later)}, webhook.LateHint, webhook.LateHint)
+	if got := r.lettersOf(t, jobs[0].Payment); got != "late_hint open  2 0" {
+		t.Error(got)
+	}
+	if got := r.events(t, jobs[0].Payment); got != "1-1-failed payments.resolved.sim.failed, 1-late_hint-1 payments.dead.sim.late_hint" {
+		t.Error(got)
+	}
+	if list, err := r.webhooks().ListWebhooks(t.Context(), WebhookFilter{Decision: ForPeople, Limit: 10}); err != nil || len(list) != 2 {
+		t.Errorf("%+v %v", list, err)
+	}
+	r.change(t, deadletter.Change{Verb: deadletter.Settle}, 1)
+	r.became(t, []webhook.Arrival{at("e6", "p0", later)}, webhook.LateHint)
+	if got := r.lettersOf(t, jobs[0].Payment); got != "late_hint resolved  2 0, late_hint open  1 0" {
+		t.Errorf("a person has looked, and then something changed: %s", got)
+	}
+	requireSound(t, r)
+}
+
+func TestEachDifferentThingThatIsSaidIsKeptAndAnnouncedOnce(t *testing.T) {
+	r := newRecord(t)
+	jobs, rows := r.claimed(t, "p", 1)
+	id := jobs[0].Payment
+	r.exec(t, `update pollux.payments set status = 'failed', status_source = 'operator'`)
+	r.became(t, []webhook.Arrival{arrival("e1", "p0", payment.Cancelled), arrival("e2", "p0", payment.Cancelled)}, webhook.Conflicting, webhook.Conflicting)
+	if got := r.lettersOf(t, id); got != "conflict open cancelled 1 0" {
+		t.Error(got)
+	}
+	r.change(t, deadletter.Change{Verb: deadletter.Park, Note: "x"}, 1)
+	d, a := resolve(payment.Succeeded)
+	r.write(t, result(jobs[0], rows[0], d, a))
+	if got := r.lettersOf(t, id); got != "conflict open succeeded 2 2" { // the note of whoever parked it too
+		t.Errorf("something new was said: %s", got)
+	}
+	r.change(t, deadletter.Change{Verb: deadletter.Park, Note: "y"}, 1)
+	r.became(t, []webhook.Arrival{arrival("e3", "p0", payment.Cancelled), arrival("e4", "p0", payment.Succeeded)}, webhook.Conflicting, webhook.Conflicting)
+	if got := r.lettersOf(t, id); got != "conflict parked succeeded 2 3" {
+		t.Errorf("nothing new was said: %s", got)
+	}
+	money := func(id string, minor int64) webhook.Arrival {
+		a := arrival(id, "p0", payment.Expired)
+		a.Money = &webhook.Money{Minor: minor, Currency: "EUR"}
+		return a
+	}
+	r.became(t, []webhook.Arrival{money("e5", 5), money("e6", 5)}, webhook.Mismatched, webhook.Mismatched)
+	if got := r.lettersOf(t, id); got != "conflict open expired 4 4" {
+		t.Error(got)
+	}
+	r.became(t, []webhook.Arrival{arrival("e7", "p0", payment.Expired)}, webhook.Conflicting) // its money is another thing than its status
+	if got := r.lettersOf(t, id); got != "conflict open expired 5 5" {
+		t.Error(got)
+	}
+	if got := query[string](t, r, `select string_agg(actor || ': ' || regexp_replace(text, '\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ', '?', 'g'), E'\n' order by id) from pollux.dead_letter_notes where text like 'said%'`); got !=
+		"webhook: said before, at ?: cancelled: said by webhook: said, but it is failed by operator since ?\n"+
+			"poll: said before, at ?: succeeded: said by poll, but it is failed by operator since ?\n"+
+			"notification: said before, at ?: expired: the gateway says 0.05 EUR, tracked is 19.99 EUR" {
+		t.Error(got)
+	}
+	if got := r.events(t, id); got != "1-1-failed payments.resolved.sim.failed, 1-conflict-1 payments.dead.sim.conflict, 1-conflict-1-2 payments.dead.sim.conflict, "+
+		"webhook-5-mismatch payments.review.sim.mismatch, webhook-6-mismatch payments.review.sim.mismatch, 1-conflict-1-5 payments.dead.sim.conflict" {
+		t.Error(got)
+	}
+	requireSound(t, r)
+}
+
+func TestAnotherNoticeUnderTheIDOfOneThatWaitsIsSetAside(t *testing.T) {
+	r := newRecord(t)
+	r.became(t, []webhook.Arrival{arrival("e1", "p0", payment.Succeeded)}, webhook.Waiting)
+	ids := r.track(t, "p", 1)
+	altered := arrival("e1", "p0", payment.Failed)
+	altered.Digest[0]++
+	for range 2 {
+		if v := r.became(t, []webhook.Arrival{altered}, webhook.Quarantined); v[0].Payment != ids[0] || !v[0].Altered && v[0].Why == "" {
+			t.Errorf("%+v", v[0])
+		}
+	}
+	if altered.ID != "e1" {
+		t.Error("the caller's notice is another one now")
+	}
+	if got := r.status(t, ids[0]); got != "pending  0" {
+		t.Error(got)
+	}
+	if n := query[int](t, r, `select count(*) from pollux.webhook_events where decision = 'quarantined' and event_id = $1 and digest = $2 and why like '%under its id e1'`,
+		fmt.Sprintf("sha256:%x", altered.Digest), altered.Digest[:]); n != 1 {
+		t.Errorf("%d are set aside", n)
+	}
+	r.exec(t, `update pollux.webhook_events set look_at = now() where decision = 'waiting'`)
+	if v, err := r.webhooks().LookAgain(t.Context(), 10, time.Hour); err != nil || len(v) != 1 || v[0].Decision != webhook.Applied {
+		t.Errorf("%v %v", v, err)
+	}
+	if got := r.status(t, ids[0]); got != "succeeded said webhook 1" {
+		t.Error(got)
+	}
+	requireSound(t, r)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pollux/internal/consumer"
+	"pollux/internal/payment"
 	"pollux/internal/redelivery"
 )
 
@@ -94,9 +95,11 @@ func write(ctx context.Context, tx pgx.Tx, results []consumer.Result, worker str
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, err
 	}
+	if err := contradict(ctx, tx, results, verdicts); err != nil {
+		return nil, err
+	}
 	batch = pgx.Batch{}
 	queueDetails(&batch, results, verdicts)
-	queueContradictions(&batch, results, verdicts)
 	queueAttempts(&batch, results, verdicts, worker)
 	queueDeadLetters(&batch, results, verdicts, worker)
 	if batch.Len() == 0 {
@@ -272,28 +275,68 @@ func queueDetails(batch *pgx.Batch, results []consumer.Result, verdicts []consum
 	batch.Queue(detailSQL, ids, details)
 }
 
-// contradictSQL says to the status machine what a gateway answered about payments that an operator forced meanwhile. It is a conflict, which changes
-// nothing and is put before a person; the schema sees to that.
+// lockPaymentsSQL locks payments in their order.
+const lockPaymentsSQL = `
+	select
+	from pollux.payments
+	where id = any ($1::bigint[])
+	order by id
+	for update`
+
+// contradictSQL says to the status machine what a gateway answered about payments that became final meanwhile. A success after something else is a late
+// one, and returned; all else is a conflict, which changes nothing. The schema sees to that, and that a person is asked.
 const contradictSQL = `
 	update pollux.payments p
-	set status = i.status, status_detail = i.detail, status_source = 'poll'
-	from unnest($1::bigint[], $2::text[], $3::text[]) as i(id, status, detail)
+	set status = $4, status_detail = i.detail, status_source = 'poll'
+	from unnest($1::bigint[], $2::bigint[], $3::text[]) as i(ord, id, detail)
 	where p.id = i.id
-	  and p.status not in ('pending', i.status)
-	  and p.status_source = 'operator'`
+	  and p.status not in ('pending', $4)
+	returning i.ord`
 
-// queueContradictions looks after final answers that came too late. Nearly always somebody else has recorded the same.
-func queueContradictions(batch *pgx.Batch, results []consumer.Result, verdicts []consumer.Verdict) {
-	var ids []int64
-	var statuses, details []string
+// contradict looks after final answers that came too late. Nearly always somebody else has recorded the same. There is a statement for each status, since one
+// statement changes a row once, and a payment that was answered about twice may have been said to be two things.
+func contradict(ctx context.Context, tx pgx.Tx, results []consumer.Result, verdicts []consumer.Verdict) error {
+	type late struct {
+		ords, ids []int64
+		details   []string
+	}
+	var all []int64
+	by := map[payment.Status]*late{}
 	for i := range results {
 		d := results[i].Disposition
-		if d.Verb == redelivery.Resolve && results[i].Polled && !verdicts[i].Applied && d.Status.Final() {
-			ids, statuses, details = append(ids, int64(results[i].Payment)), append(statuses, string(d.Status)), append(details, clean(d.Detail, maxDetail))
+		if d.Verb != redelivery.Resolve || !results[i].Polled || verdicts[i].Applied || !d.Status.Final() {
+			continue
+		}
+		l := by[d.Status]
+		if l == nil {
+			l = &late{}
+			by[d.Status] = l
+		}
+		id := int64(results[i].Payment)
+		all = append(all, id)
+		l.ords, l.ids, l.details = append(l.ords, int64(i)), append(l.ids, id), append(l.details, clean(d.Detail, maxDetail))
+	}
+	if all == nil {
+		return nil
+	}
+	var batch pgx.Batch
+	batch.Queue(lockPaymentsSQL, all)
+	for _, status := range payment.Statuses {
+		if l := by[status]; l != nil {
+			batch.Queue(contradictSQL, l.ords, l.ids, l.details, string(status)).Query(applyLate(verdicts))
 		}
 	}
-	if ids != nil {
-		batch.Queue(contradictSQL, ids, statuses, details)
+	return tx.SendBatch(ctx, &batch).Close()
+}
+
+// applyLate marks what a statement returned as applied to payments that were final already.
+func applyLate(verdicts []consumer.Verdict) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		ords, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		for _, ord := range ords {
+			verdicts[ord].Applied, verdicts[ord].Late = true, true
+		}
+		return err
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"pollux/internal/outbox"
 	"pollux/internal/payment"
 	"pollux/internal/redelivery"
+	"pollux/internal/webhook"
 )
 
 // claimed tracks n payments and claims their jobs, in the order of their ids, with their rows.
@@ -163,7 +164,7 @@ func TestAResultIsAppliedOnce(t *testing.T) {
 	applied := 0
 	for _, batch := range [][]consumer.Result{{won, lost, held, held}, {won, lost, held}, {lost}} { // the second time its answer was lost
 		for _, v := range r.write(t, batch...) {
-			if v.Applied {
+			if v.Applied && !v.Late { // a success after the webhook's failure is a late one
 				applied++
 			}
 		}
@@ -431,7 +432,7 @@ func TestAWebhookAndAPollThatResolveTheSamePaymentsConverge(t *testing.T) {
 			results = append(results, result(jobs[i], rows[i], d, a))
 		}
 		for _, v := range r.write(t, results...) {
-			if v.Applied {
+			if v.Applied && !v.Late { // a success after the webhook's failure is a late one
 				applied++
 			}
 		}
@@ -524,5 +525,52 @@ func TestALeaseIsExtendedAndNeverShortened(t *testing.T) {
 		if long := row.LeaseLeft > 59*time.Minute; long != (i != 1) || row.Revision != 0 {
 			t.Errorf("job %d has a lease of %s, revision %d", i, row.LeaseLeft, row.Revision)
 		}
+	}
+}
+
+func TestAPollOfAPaymentThatBecameFinalMeanwhileIsJudgedAsEverybodysWord(t *testing.T) {
+	for _, c := range []struct {
+		became, says payment.Status
+		applied      bool
+		status       string
+		letters      string
+		event        string
+	}{
+		{payment.Failed, payment.Succeeded, true, "succeeded it was paid poll 2", "late_success open failed 1 0", "1-2-succeeded payments.late_success.sim"},
+		{payment.Cancelled, payment.Succeeded, true, "succeeded it was paid poll 2", "late_success open cancelled 1 0", "1-2-succeeded payments.late_success.sim"},
+		{payment.Succeeded, payment.Failed, false, "succeeded said webhook 1", "conflict open failed 1 0", "1-conflict-1 payments.dead.sim.conflict"},
+		{payment.Failed, payment.Expired, false, "failed said webhook 1", "conflict open expired 1 0", "1-conflict-1 payments.dead.sim.conflict"},
+		{payment.Failed, payment.Failed, false, "failed said webhook 1", "", ""},
+	} {
+		t.Run(fmt.Sprintf("%s, says %s", c.became, c.says), func(t *testing.T) {
+			r := newRecord(t)
+			jobs, rows := r.claimed(t, "p", 2)
+			r.became(t, []webhook.Arrival{arrival("e1", "p0", c.became)}, webhook.Applied)
+			d, a := resolve(c.says)
+			d.Detail = "it was paid"
+			other, b := resolve(payment.Failed)
+			late := result(jobs[0], rows[0], d, a)
+			v := r.write(t, late, result(jobs[1], rows[1], other, b), late)
+			if v[0].Applied == v[2].Applied && c.applied || v[0].Late != v[0].Applied || (v[0].Late || v[2].Late) != c.applied || !v[1].Applied || v[1].Late {
+				t.Errorf("%+v", v)
+			}
+			if got := r.status(t, jobs[0].Payment); got != c.status {
+				t.Error(got)
+			}
+			if got := r.lettersOf(t, jobs[0].Payment); got != c.letters {
+				t.Error(got)
+			}
+			want := fmt.Sprintf("1-1-%s payments.resolved.sim.%s", c.became, c.became)
+			if c.event != "" {
+				want += ", " + c.event
+			}
+			if got := r.events(t, jobs[0].Payment); got != want {
+				t.Error(got)
+			}
+			if n := query[int](t, r, `select count(*) from pollux.poll_attempts where payment_id = 1 and applied`); (n == 1) != c.applied {
+				t.Errorf("%d of its attempts are applied", n)
+			}
+			requireSound(t, r)
+		})
 	}
 }

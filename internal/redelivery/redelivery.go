@@ -106,6 +106,7 @@ const (
 	ReasonUnpublishable Reason = "unpublishable"  // the broker refuses to take it
 	ReasonConflict      Reason = "conflict"       // somebody contradicts a final status
 	ReasonLateSuccess   Reason = "late_success"   // it had failed, been cancelled or expired, and has succeeded
+	ReasonLateHint      Reason = "late_hint"      // it had ended without success, and its gateway says that something changed
 )
 
 // Reasons are all reasons in a fixed order.
@@ -113,7 +114,7 @@ var Reasons = []Reason{
 	ReasonDue, ReasonUntracked, ReasonStale, ReasonAlreadyFinal, ReasonWithPerson, ReasonWatched, ReasonEarly, ReasonCircuitOpen, ReasonPaused,
 	ReasonLocal, ReasonResolved, ReasonStillPending, ReasonFailure, ReasonRateLimited, ReasonUnauthorized, ReasonNotFound,
 	ReasonUnknownStatus, ReasonMismatch, ReasonAttempts, ReasonFailures, ReasonWindow, ReasonDeadline, ReasonPoison, ReasonRefused, ReasonUndecodable, ReasonUnpublishable,
-	ReasonConflict, ReasonLateSuccess,
+	ReasonConflict, ReasonLateSuccess, ReasonLateHint,
 }
 
 // Disposition is how a delivery ends.

@@ -21,6 +21,7 @@ const (
 	Ignored     Decision = "ignored"      // it is about no payment's status
 	Waiting     Decision = "waiting"      // kept until its payment is tracked
 	Lapsed      Decision = "lapsed"       // its payment was never tracked
+	LateHint    Decision = "late_hint"    // something changed after a payment had ended without success; for a person
 	Conflicting Decision = "conflict"     // it contradicts a final status; for a person
 	Mismatched  Decision = "mismatch"     // another amount or currency than tracked; for a person
 	Quarantined Decision = "quarantined"  // genuine and of no use; for a person
@@ -28,10 +29,12 @@ const (
 )
 
 // Decisions are all decisions, in a fixed order.
-var Decisions = []Decision{Applied, LateSuccess, Noted, Hastened, Same, Stale, Ignored, Waiting, Lapsed, Conflicting, Mismatched, Quarantined, Duplicate}
+var Decisions = []Decision{Applied, LateSuccess, Noted, Hastened, Same, Stale, Ignored, Waiting, Lapsed, LateHint, Conflicting, Mismatched, Quarantined, Duplicate}
 
 // ForPerson reports whether somebody must look at what came.
-func (d Decision) ForPerson() bool { return d == Conflicting || d == Mismatched || d == Quarantined }
+func (d Decision) ForPerson() bool {
+	return d == LateHint || d == Conflicting || d == Mismatched || d == Quarantined
+}
 
 // Standing is what the record says about the payment of a notice. The zero value is a payment that is not tracked.
 type Standing struct {
@@ -42,6 +45,7 @@ type Standing struct {
 	AmountMinor int64
 	Currency    string
 	Since       time.Time // of what the record knows: when it happened at the gateway, or when the gateway was asked; zero when nothing is known
+	Now         time.Time // when the record was read
 	Polling     bool      // a poll is with the broker or under way
 	Forced      bool      // an operator gave it its status: whatever the gateway says against it, and whenever that was, is for a person
 }
@@ -56,26 +60,41 @@ func Judge(n Notice, s Standing) (Decision, string) {
 	case !s.Tracked:
 		return Waiting, "no such payment is tracked yet"
 	case n.Effect == Hint:
-		return judgeHint(s)
+		return judgeHint(n, s)
 	}
 	why := differs(n.Money, s)
 	switch {
 	case why != "" && n.Part:
-		return judgeHint(s)
+		return judgeHint(n, s)
 	case why != "":
 		return Mismatched, why
 	}
 	return judgeReport(n, s)
 }
 
-func judgeHint(s Standing) (Decision, string) {
+// settling is how long after the record came to know a final status hints without a time of their own are taken to be about it: vendors tell of one
+// change several times.
+const settling = time.Minute
+
+func judgeHint(n Notice, s Standing) (Decision, string) {
 	switch {
-	case s.Status.Final():
+	case s.Status == payment.Succeeded, s.Status.Final() && !news(n, s):
 		return Same, "the payment is " + string(s.Status)
+	case s.Status.Final(): // it is polled no more
+		return LateHint, "something changed after the payment was " + string(s.Status) + ": ask its gateway with pollux gateway test"
 	case s.Polling: // it may have asked before this happened
 		return Waiting, "a poll is under way; another one follows it"
 	}
 	return Hastened, ""
+}
+
+// news reports whether a hint may be about something that the record does not know.
+func news(n Notice, s Standing) bool {
+	at := n.OccurredAt
+	if at.IsZero() {
+		at = s.Now.Add(-settling)
+	}
+	return s.Since.IsZero() || at.After(s.Since)
 }
 
 // differs says how the money of a notice is not that of the payment.
@@ -92,6 +111,9 @@ func judgeReport(n Notice, s Standing) (Decision, string) {
 	}
 	switch payment.Between(s.Status, n.Status) {
 	case payment.Resolution:
+		if n.Status != payment.Succeeded && older(n, s) { // a shopper has tried once more since
+			return Stale, "it was pending after that"
+		}
 		return Applied, ""
 	case payment.LateSuccess:
 		return LateSuccess, "it was " + string(s.Status)

@@ -30,6 +30,15 @@ func report(s payment.Status, at time.Time) webhook.Notice {
 func TestWhatBecomesOfANotice(t *testing.T) {
 	before, after := noon.Add(-time.Second), noon.Add(time.Second)
 	hint := webhook.Notice{ID: "evt", References: []string{"pay"}, Effect: webhook.Hint}
+	older, newer := hint, hint
+	older.OccurredAt, newer.OccurredAt = noon, after
+	timeless := standing(payment.Failed)
+	timeless.Since = time.Time{}
+	within := func(d time.Duration) webhook.Standing {
+		s := standing(payment.Failed)
+		s.Now = noon.Add(d)
+		return s
+	}
 	polling := standing(payment.Pending)
 	polling.Polling = true
 	other := report(payment.Succeeded, after)
@@ -53,6 +62,9 @@ func TestWhatBecomesOfANotice(t *testing.T) {
 		{"success", report(payment.Succeeded, after), standing(payment.Pending), webhook.Applied},
 		{"failure", report(payment.Failed, after), standing(payment.Pending), webhook.Applied},
 		{"success that happened before what we know of a pending payment", report(payment.Succeeded, before), standing(payment.Pending), webhook.Applied},
+		{"failure that happened before what we know of a pending payment", report(payment.Failed, before), standing(payment.Pending), webhook.Stale},
+		{"failure in the second of what we know of a pending payment", report(payment.Failed, noon), standing(payment.Pending), webhook.Applied},
+		{"failure without a time", report(payment.Failed, time.Time{}), standing(payment.Pending), webhook.Applied},
 		{"success without a time", report(payment.Succeeded, time.Time{}), standing(payment.Pending), webhook.Applied},
 		{"success without money to compare", silent, standing(payment.Pending), webhook.Applied},
 		{"success with another amount", other, standing(payment.Pending), webhook.Mismatched},
@@ -80,7 +92,14 @@ func TestWhatBecomesOfANotice(t *testing.T) {
 		{"not tracked", report(payment.Succeeded, after), webhook.Standing{}, webhook.Waiting},
 		{"a hint", hint, standing(payment.Pending), webhook.Hastened},
 		{"a hint while a poll is under way", hint, polling, webhook.Waiting},
-		{"a hint about one that is final", hint, standing(payment.Failed), webhook.Same},
+		{"a hint about one that succeeded", newer, standing(payment.Succeeded), webhook.Same},
+		{"a hint about what made one final", older, standing(payment.Failed), webhook.Same},
+		{"a hint about what happened after one failed", newer, standing(payment.Failed), webhook.LateHint},
+		{"a hint about what happened after an operator's word", newer, forced(payment.Cancelled), webhook.LateHint},
+		{"a hint about one of which nobody knows since when it is final", hint, timeless, webhook.LateHint},
+		{"a hint without a time, soon after one failed", hint, within(time.Minute), webhook.Same},
+		{"a hint without a time, long after one failed", hint, within(time.Minute + 1), webhook.LateHint},
+		{"success of a part, after one failed", part, standing(payment.Failed), webhook.LateHint},
 		{"a hint about one that is not tracked", hint, webhook.Standing{}, webhook.Waiting},
 		{"nothing", webhook.Notice{ID: "evt"}, webhook.Standing{}, webhook.Ignored},
 		{"of no use", webhook.Notice{ID: "evt", Fault: "no JSON"}, standing(payment.Pending), webhook.Quarantined},

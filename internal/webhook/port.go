@@ -18,6 +18,13 @@ type Arrival struct {
 	Body    []byte   // of what is set aside; nil otherwise
 }
 
+// Reused is what is set aside of an arrival whose event id belongs to another one that waits: it is kept by its digest, for a person, and the other is judged.
+func (a Arrival) Reused() Arrival {
+	a.Fault = "another notification waits under its id " + a.ID
+	a.ID, a.Effect = digestID(a.Digest), Nothing
+	return a
+}
+
 // Verdict is what became of an arrival.
 type Verdict struct {
 	Gateway  string

@@ -34,6 +34,7 @@ alter table pollux.dead_letters
   add column classes jsonb not null default '{}',
   add column policy_hash text not null default '',
   add column build text not null default '',
+  add column said text[] not null default '{}',
   drop constraint dead_letters_state,
   add constraint dead_letters_state check (state in ('open', 'replaying', 'resolved', 'discarded', 'parked'));
 
@@ -41,6 +42,7 @@ alter table pollux.dead_letters
 alter table pollux.dead_letters set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 
 comment on column pollux.dead_letters.review is 'about a payment that is final: a person is to look, nothing is to be polled';
+comment on column pollux.dead_letters.said is 'of a letter about a final payment: the different things that were said, the newest first, twenty at the most';
 comment on column pollux.dead_letters.owner is 'who looks after it; empty: nobody';
 comment on column pollux.dead_letters.classes is 'how often the gateway answered with each class, of the last thousand answers';
 comment on column pollux.dead_letters.first_class is 'of the first answer that was not a status of the payment, as is first_message';
@@ -68,7 +70,7 @@ create table pollux.dead_letter_notes (
 
 create index dead_letter_notes_letter on pollux.dead_letter_notes (letter_id, id);
 
-comment on table pollux.dead_letter_notes is 'What people found out about dead letters. Rows are added, never changed.';
+comment on table pollux.dead_letter_notes is 'What people found out about dead letters, and what those about final payments said before. Rows are added, never changed.';
 
 create trigger notes_stay before update or delete on pollux.dead_letter_notes
   for each row execute function pollux.stays('a note stays as it was written', 'dead_letter_notes_append_only');
@@ -225,7 +227,8 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- Asks a person to look at a payment that is final: what somebody says contradicts it, or it succeeded late. Said again, it is the same letter.
+-- Asks a person to look at a payment that is final: what somebody says contradicts it, or it succeeded late. Said again, it is the same letter. What is said besides
+-- is the same letter too: it stands in it then, what stood in it becomes a note, it announces itself again, and is open if it was parked.
 -- +goose StatementBegin
 create function pollux.review(
   payment_id bigint, reason text, source text, gateway_status text default '', message text default '', http_status smallint default 0,
@@ -233,30 +236,43 @@ create function pollux.review(
 ) returns bigint language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
+  thing text := left(case when review.source = 'notification' then review.message else review.gateway_status end, 512);
+  known text[];
   letter bigint;
 begin
   insert into pollux.dead_letters as d (payment_id, gateway, account, class, amount_minor, currency, reason, review, last_class, http_status,
-    gateway_status, message, worker, trace_id, body, deliveries)
+    gateway_status, message, worker, trace_id, body, deliveries, said)
   select p.id, p.gateway, p.account, p.class, p.amount_minor, p.currency, review.reason, true, review.reason, review.http_status,
-    left(review.gateway_status, 64), left(review.message, 512), review.source, review.trace_id, review.body, 1
+    left(review.gateway_status, 64), left(review.message, 512), review.source, review.trace_id, review.body, 1, array[thing]
   from pollux.payments p
   where p.id = review.payment_id
     and p.status <> 'pending'
   on conflict (payment_id, reason) where state in ('open', 'parked') and review do update
-  set http_status = excluded.http_status, gateway_status = excluded.gateway_status, message = excluded.message, worker = excluded.worker,
-      trace_id = excluded.trace_id, body = excluded.body, deliveries = d.deliveries + 1, died_at = now()
-  returning id into letter;
+  set deliveries = d.deliveries + 1
+  returning d.id, d.said into letter, known;
+  if letter is null or thing = any (known) then
+    return letter;
+  end if;
+  insert into pollux.dead_letter_notes (letter_id, actor, text)
+  select d.id, coalesce(nullif(d.worker, ''), 'pollux'), concat_ws(': ',
+    'said before, at ' || to_char(d.died_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"'), nullif(d.gateway_status, ''), nullif(d.message, ''))
+  from pollux.dead_letters d
+  where d.id = letter;
+  update pollux.dead_letters d
+  set state = 'open', http_status = review.http_status, gateway_status = left(review.gateway_status, 64), message = left(review.message, 512), worker = review.source,
+      trace_id = review.trace_id, body = review.body, died_at = now(), said = (thing || d.said)[:20]
+  where d.id = letter;
   return letter;
 end $$;
 -- +goose StatementEnd
 
-comment on function pollux.review is 'Puts a final payment before a person: reason conflict (source says what contradicts the status) or late_success. It returns the letter; null for a payment that is pending or not tracked.';
+comment on function pollux.review is 'Puts a final payment before a person: reason conflict (source says what contradicts the status), late_success or late_hint. It returns the letter; null for a payment that is pending or not tracked.';
 
 -- What contradicts a final status is put before a person, once for each thing that is said, and changes nothing.
 -- +goose StatementBegin
 create or replace function pollux.contradict(p pollux.payments, said text, detail text, source text) returns void language plpgsql set enable_seqscan = off as $$
 begin
-  if not exists (select from pollux.dead_letters d where d.payment_id = p.id and d.reason = 'conflict' and d.gateway_status = said) then
+  if not exists (select from pollux.dead_letters d where d.payment_id = p.id and d.reason = 'conflict' and contradict.said = any (d.said)) then
     perform pollux.review(p.id, 'conflict', source, said,
       format('said by %s, but it is %s by %s since %s', concat_ws(': ', source, nullif(detail, '')), p.status, p.status_source,
         to_char(p.status_updated_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS"Z"')));
@@ -295,12 +311,12 @@ begin
 end $$;
 -- +goose StatementEnd
 
--- A dead letter announces itself, each time that it dies.
+-- A dead letter announces itself, each time that it dies; one about a final payment for each thing that is said.
 -- +goose StatementBegin
 create or replace function pollux.dead_letter_begins() returns trigger language plpgsql set timezone = 'UTC' as $$
 declare
   event_id text := case
-    when new.review then new.payment_id || '-' || new.reason || '-' || new.id
+    when new.review then new.payment_id || '-' || new.reason || '-' || new.id || case when new.deliveries > 1 then '-' || new.deliveries else '' end
     else coalesce(new.payment_id::text, 'message-' || new.id) || '-dead-' || new.replays || '-' || new.reason
   end;
 begin
@@ -322,8 +338,10 @@ create trigger dead_letter_begins after insert on pollux.dead_letters
   execute function pollux.dead_letter_begins();
 drop trigger dead_letter_again on pollux.dead_letters;
 create trigger dead_letter_again after update on pollux.dead_letters
-  for each row when (old.state in ('replaying', 'parked') and new.state = 'open' and new.died_at <> old.died_at)
-  execute function pollux.dead_letter_begins();
+  for each row when (
+    not new.review and old.state in ('replaying', 'parked') and new.state = 'open' and new.died_at <> old.died_at
+    or new.review and new.said <> old.said and new.worker <> 'notification'
+  ) execute function pollux.dead_letter_begins();
 
 -- +goose Down
 
@@ -422,7 +440,7 @@ drop index pollux.dead_letters_one_open, pollux.dead_letters_one_review, pollux.
   pollux.dead_letters_gateway, pollux.dead_letters_reason, pollux.dead_letters_age;
 alter table pollux.dead_letters
   drop column fingerprint, drop column review, drop column owner, drop column link, drop column first_class, drop column first_message,
-  drop column first_at, drop column classes, drop column policy_hash, drop column build,
+  drop column first_at, drop column said, drop column classes, drop column policy_hash, drop column build,
   drop constraint dead_letters_state,
   add constraint dead_letters_state check (state in ('open', 'replaying', 'resolved', 'discarded'));
 alter table pollux.dead_letters reset (autovacuum_vacuum_scale_factor, autovacuum_vacuum_insert_scale_factor, autovacuum_analyze_scale_factor);

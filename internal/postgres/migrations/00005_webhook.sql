@@ -42,7 +42,7 @@ create table pollux.webhook_events (
 create index webhook_events_newest on pollux.webhook_events ((gateway || ''), id);
 create index webhook_events_payment on pollux.webhook_events (payment_id, occurred_at) where payment_id is not null;
 create index webhook_events_waiting on pollux.webhook_events (look_at) where decision = 'waiting';
-create index webhook_events_people on pollux.webhook_events (id) where decision in ('conflict', 'mismatch', 'quarantined');
+create index webhook_events_people on pollux.webhook_events (id) where decision in ('late_hint', 'conflict', 'mismatch', 'quarantined');
 
 comment on table pollux.webhook_events is 'Verified notifications of gateways, each once, and what became of them.';
 comment on column pollux.webhook_events.event_id is 'the vendor''s id of the event, or a key of what makes it one; sha256:… of the body where it has neither';
@@ -54,7 +54,7 @@ comment on column pollux.webhook_events.body is 'the body of what is quarantined
 comment on column pollux.webhook_events.key is 'the name of the key that signed it';
 comment on column pollux.webhook_events.look_at is 'when its payment is looked for next';
 
--- What contradicts a final payment is for a person: its status is a dead letter, which announces itself; its money is announced here, for nothing else tells of
+-- What contradicts a final payment is for a person: its status is a dead letter, which announces itself, and so is a hint that something changed later; its money is announced here, for nothing else tells of
 -- it. (A notice that hands a pending payment to a person is announced by the dead letter.)
 -- +goose StatementBegin
 create function pollux.webhook_contradicts() returns trigger language plpgsql set timezone = 'UTC' as $$
@@ -65,6 +65,10 @@ begin
     perform pollux.contradict(p, new.status, new.detail, 'webhook')
     from pollux.payments p
     where p.id = new.payment_id;
+    return null;
+  end if;
+  if new.decision = 'late_hint' then
+    perform pollux.review(new.payment_id, 'late_hint', 'webhook', '', new.why);
     return null;
   end if;
   insert into pollux.outbox (event_id, payment_id, subject, body, traceparent)
@@ -83,9 +87,9 @@ end $$;
 -- +goose StatementEnd
 
 create trigger webhook_contradicts after insert on pollux.webhook_events
-  for each row when (new.decision in ('conflict', 'mismatch')) execute function pollux.webhook_contradicts();
+  for each row when (new.decision in ('late_hint', 'conflict', 'mismatch')) execute function pollux.webhook_contradicts();
 create trigger webhook_contradicts_late after update on pollux.webhook_events
-  for each row when (old.decision = 'waiting' and new.decision in ('conflict', 'mismatch')) execute function pollux.webhook_contradicts();
+  for each row when (old.decision = 'waiting' and new.decision in ('late_hint', 'conflict', 'mismatch')) execute function pollux.webhook_contradicts();
 
 comment on column pollux.poll_jobs.next_poll_at is 'when the next poll is due; made earlier by nothing but what the gateway tells, or its silence';
 
