@@ -164,6 +164,8 @@ func noticeAdvice(d *postgres.WebhookDetail) string {
 		return fmt.Sprintf("mend what WHY says (an unknown status belongs into statuses); pollux payment poll-now %d asks the gateway meanwhile", *d.Tracked)
 	case d.Decision == webhook.Quarantined:
 		return "mend what WHY says (an unknown status belongs into statuses); its payment is polled all the same, once it is tracked"
+	case d.Decision == webhook.LateHint:
+		return fmt.Sprintf("ask with pollux gateway test %s REFERENCE; the payment is a dead letter with the reason late_hint", d.Gateway)
 	case d.Decision == webhook.Conflicting && d.Tracked != nil:
 		return fmt.Sprintf("pollux payment explain %d, then pollux dlq list: the contradiction is a dead letter there", *d.Tracked)
 	case d.Decision == webhook.Mismatched && d.Tracked != nil:
