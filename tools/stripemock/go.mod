@@ -18,6 +18,7 @@ require (
 	github.com/pkg/errors v0.8.1-0.20170505043639-c605e284fe17 // indirect
 	github.com/stretchr/testify v1.3.0 // indirect
 	github.com/xeipuuv/gojsonschema v1.2.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
 )
 
 replace pollux => ../..
