@@ -79,8 +79,8 @@ type door struct {
 
 func newWebhookDoor(t testing.TB) *door {
 	d := &door{site: newSite(t), address: freeAddress(t), dir: t.TempDir()}
-	for name, secret := range map[string]string{"standard": "whsec_" + base64.StdEncoding.EncodeToString([]byte("standard")),
-		"eu": base64.StdEncoding.EncodeToString([]byte("key of acme's eu")), "old": "whsec_old_signing_key", "stripe": "whsec_stripe_signing_key", "ping": "signing key of ping"} {
+	for name, secret := range map[string]string{"standard": "whsec_" + base64.StdEncoding.EncodeToString([]byte("signing key of acme")),
+		"eu": base64.StdEncoding.EncodeToString([]byte("key of acme's eu")), "old": "whsec_old_signing_key_of_stripe", "stripe": "whsec_stripe_signing_key", "ping": "signing key of ping"} {
 		if err := os.WriteFile(filepath.Join(d.dir, name), []byte(secret+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -165,17 +165,17 @@ func TestNotificationsFinishPayments(t *testing.T) {
 		name      string
 		got, want int
 	}{
-		{"standard", d.standard("/webhooks/acme", "standard", "e1", updated("pay_1", "succeeded")), 200},
-		{"the same again", d.standard("/webhooks/acme", "standard", "e1", updated("pay_1", "succeeded")), 200},
-		{"another status", d.standard("/webhooks/acme", "standard", "e2", updated("pay_2", "failed")), 200},
-		{"an unknown status", d.standard("/webhooks/acme", "standard", "e3", updated("pay_3", "settling_v2")), 200},
-		{"before its payment", d.standard("/webhooks/acme", "standard", "e4", updated("pay_5", "succeeded")), 200},
-		{"a test payment", d.standard("/webhooks/acme", "standard", "e5", strings.Replace(updated("pay_3", "succeeded"), "production", "sandbox", 1)), 200},
+		{"standard", d.standard("/webhooks/acme", "signing key of acme", "e1", updated("pay_1", "succeeded")), 200},
+		{"the same again", d.standard("/webhooks/acme", "signing key of acme", "e1", updated("pay_1", "succeeded")), 200},
+		{"another status", d.standard("/webhooks/acme", "signing key of acme", "e2", updated("pay_2", "failed")), 200},
+		{"an unknown status", d.standard("/webhooks/acme", "signing key of acme", "e3", updated("pay_3", "settling_v2")), 200},
+		{"before its payment", d.standard("/webhooks/acme", "signing key of acme", "e4", updated("pay_5", "succeeded")), 200},
+		{"a test payment", d.standard("/webhooks/acme", "signing key of acme", "e5", strings.Replace(updated("pay_3", "succeeded"), "production", "sandbox", 1)), 200},
 		{"forged", d.standard("/webhooks/acme", "guessed", "e6", updated("pay_3", "succeeded")), 401},
-		{"another account's key", d.standard("/webhooks/acme/eu", "standard", "e7", updated("pay_1", "succeeded")), 401},
+		{"another account's key", d.standard("/webhooks/acme/eu", "signing key of acme", "e7", updated("pay_1", "succeeded")), 401},
 		{"another account", d.standard("/webhooks/acme/eu", "key of acme's eu", "e1", updated("pay_1", "failed")), 200},
 		{"stripe", d.stripe("whsec_stripe_signing_key", intent), 200},
-		{"stripe, with a key whose time is over", d.stripe("whsec_old_signing_key", intent), 401},
+		{"stripe, with a key whose time is over", d.stripe("whsec_old_signing_key_of_stripe", intent), 401},
 		{"a ping", d.send("/webhooks/ping", `{"payment":"p1"}`, "X-Signature", "sha256="+hex.EncodeToString(mac("signing key of ping", `{"payment":"p1"}`))), 200},
 	} {
 		if c.got != c.want {
@@ -228,7 +228,7 @@ func TestWithoutADatabaseTheSenderComesAgain(t *testing.T) {
 	eventually(t, "it is ready", d.ready)
 	d.exec(`select pollux.track_payment('acme', 'pay_1', 1999, 'EUR')`)
 	database.Kill()
-	if got := d.standard("/webhooks/acme", "standard", "e1", updated("pay_1", "succeeded")); got != http.StatusServiceUnavailable {
+	if got := d.standard("/webhooks/acme", "signing key of acme", "e1", updated("pay_1", "succeeded")); got != http.StatusServiceUnavailable {
 		t.Errorf("without a database: %d", got)
 	}
 	eventually(t, "it is not ready", func() bool { return !d.ready() })
@@ -236,7 +236,7 @@ func TestWithoutADatabaseTheSenderComesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the sender's next try is taken", func() bool {
-		return d.standard("/webhooks/acme", "standard", "e1", updated("pay_1", "succeeded")) == http.StatusOK
+		return d.standard("/webhooks/acme", "signing key of acme", "e1", updated("pay_1", "succeeded")) == http.StatusOK
 	})
 	if !d.is(`status = 'succeeded' from pollux.payments`) {
 		t.Error("it was taken and did nothing")
@@ -317,7 +317,7 @@ func TestTheReceiverAsAProcess(t *testing.T) {
 	for _, want := range []string{"applied", "duplicate"} {
 		p := start(t, "webhook", "--config", file, "--log-level", "debug")
 		eventually(t, "ready", d.ready)
-		if got := d.standard("/webhooks/acme", "standard", "e1", updated("pay_1", "succeeded")); got != http.StatusOK {
+		if got := d.standard("/webhooks/acme", "signing key of acme", "e1", updated("pay_1", "succeeded")); got != http.StatusOK {
 			t.Errorf("%d", got)
 		}
 		p.signal(syscall.SIGTERM)

@@ -24,7 +24,8 @@ type model struct {
 	epoch       uint64
 	calls       []*modelCall // admitted while closed, in this generation
 	consecutive int
-	backs       int // steps back of the ramp in this generation
+	word        breaker.Word // of this generation: nobody takes it here
+	backs       int          // steps back of the ramp in this generation
 	refused     int
 	looked      int64 // the bucket in which it was last looked for hanging calls
 	probes      map[uint64]breaker.Instant
@@ -89,7 +90,7 @@ func (m *model) become(k breaker.Kind) {
 	m.kind = k
 	m.epoch++
 	m.retryAt, m.successes, m.probes = 0, 0, map[uint64]breaker.Instant{}
-	m.calls, m.backs, m.consecutive, m.refused, m.asked = nil, 0, 0, 0, 100_00
+	m.calls, m.backs, m.consecutive, m.refused, m.asked, m.word = nil, 0, 0, 0, 100_00, breaker.Word{}
 	m.ramp, m.rampAt = 0, m.now
 	m.looked = m.slot()
 }
@@ -232,11 +233,14 @@ func (m *model) finish(k ticket, o breaker.Outcome, chance float64) {
 	switch o {
 	case breaker.Success:
 		m.consecutive, m.refused = 0, 0
+		m.word = breaker.Word{Worked: true, Granted: true}
 	case breaker.Failure:
 		m.consecutive++
+		m.word = m.word.Then(breaker.Word{Run: breaker.Run{Failures: 1}})
 	case breaker.Refused:
 		m.consecutive = 0
 		m.refused++
+		m.word = m.word.Then(breaker.Word{Run: breaker.Run{Refused: 1}, Worked: true})
 	}
 	if o != breaker.Success || slow {
 		if trip, credentials := m.judge(); trip {
@@ -453,6 +457,7 @@ func history(t *rapid.T) {
 			if mod.settle(); mod.kind != breaker.Closed || mod.forced.On() {
 				return
 			}
+			r = mod.word.After(r)
 			mod.consecutive, mod.refused = min(mod.consecutive, r.Failures), min(mod.refused, r.Refused)
 			if credentials := r.Refused >= mod.cfg.CredentialFailures; credentials || r.Failures >= mod.cfg.ConsecutiveFailures {
 				mod.trip(credentials, c)

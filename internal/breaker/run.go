@@ -38,6 +38,7 @@ func (x *step) hear(r Run) {
 		return
 	}
 	l := &x.s.Local
+	r = l.Word.After(r) // what has happened here since this instance spoke
 	l.Consecutive, l.Refused = min(l.Consecutive, max(r.Failures, 0)), min(l.Refused, max(r.Refused, 0))
 	switch {
 	case r.Refused >= x.m.cfg.CredentialFailures:

@@ -47,6 +47,10 @@ func (c *Conn) Publish(ctx context.Context, messages []outbox.Message) []outbox.
 		}
 		return p.receipts
 	}
+	session := c.nc.Stats().Reconnects
+	for i := range p.receipts {
+		p.receipts[i].Session = session
+	}
 	order, byStream := p.sort()
 	for _, stream := range order {
 		p.publish(ctx, stream, byStream[stream])

@@ -57,7 +57,8 @@ type Message struct {
 type Receipt struct {
 	Stream    string
 	Sequence  uint64
-	Duplicate bool // the broker had stored a message with this id before
+	Session   uint64 // which connection it came by: another one than before means that the broker may have crashed between
+	Duplicate bool   // the broker had stored a message with this id before
 	Err       error
 }
 

@@ -81,9 +81,9 @@ type Relay struct {
 
 	slots      chan struct{} // one for each batch that is published
 	publishing sync.WaitGroup
-	polled     trail
-	failed     failure // the first batch that was not published, for Once; Run's are logged and tried again
-	doubt      bool    // of the events loop: the last events were not stored
+	trails     map[string]*trail // of the streams that relays alone publish to
+	failed     failure           // the first batch that was not published, for Once; Run's are logged and tried again
+	doubt      bool              // of the events loop: the last events were not stored
 }
 
 // New returns a relay. It does nothing before Run or Once.
@@ -91,6 +91,7 @@ func New(cfg Config, record Record, broker Broker, metrics Metrics, log *slog.Lo
 	return &Relay{cfg: cfg, record: record, broker: broker, metrics: metrics, log: log,
 		waits: outage.New(log, outage.Words{Begins: "the relay waits; nothing is lost", Over: "the relay goes on",
 			Hint: "can PostgreSQL be reached where database.url says, and NATS where nats.urls says?"}),
+		trails:  map[string]*trail{message.StreamPoll: {}, message.StreamEvents: {}, message.StreamDead: {}},
 		backlog: newBacklog(cfg, broker, metrics, log), slots: make(chan struct{}, cfg.InFlight)}
 }
 
@@ -255,9 +256,9 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 			TraceParent: j.TraceParent,
 		}
 	}
-	before, _ := r.polled.seen()
+	before, _ := r.trails[message.StreamPoll].seen()
 	receipts := r.send(ctx, messages)
-	r.polled.note(before, messages, receipts)
+	r.trails[message.StreamPoll].note(message.StreamPoll, before[0], messages, receipts)
 	stored := make(map[Queue]bool, 1) // of a queue that had anything to store
 	var back []Job
 	var aside []SetAside
@@ -322,6 +323,9 @@ func (r *Relay) events(ctx context.Context) (int, error) {
 		}
 		r.metrics.RelayEvents(len(events), most)
 		receipts := r.send(ctx, messages)
+		for _, stream := range []string{message.StreamEvents, message.StreamDead} { // a sequence that was given before is seen by the record
+			r.trails[stream].note(stream, Mark{}, messages, receipts)
+		}
 		failure = r.reportEvents(ctx, events, receipts)
 		return receipts
 	})
@@ -452,21 +456,25 @@ func (r *Relay) observe(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*r.cfg.PublishTimeout, errDatabase)
 	defer cancel()
 	recovery, err := r.record.Observe(ctx, name, func(ctx context.Context, name string, mark Mark) (StreamState, error) {
-		if name != message.StreamPoll {
+		t, ok := r.trails[name]
+		if !ok {
 			return r.broker.Stream(ctx, name, mark)
 		}
-		mine, lost := r.polled.seen()
-		s, err := r.broker.Stream(ctx, name, mark, mine)
+		mine, lost := t.seen()
+		s, err := r.broker.Stream(ctx, name, append(mine, mark)...)
+		if err == nil && !s.Replaced {
+			t.held(mine)
+		}
 		if err == nil {
-			s.Replaced = r.polled.of(s.Created) && (s.Replaced || lost)
+			s.Replaced = t.of(s.Created) && (s.Replaced || lost)
 		}
 		return s, err
 	})
 	if err != nil {
 		return err
 	}
-	if recovery.Lost && name == message.StreamPoll {
-		r.polled.forget()
+	if t, ok := r.trails[name]; ok && recovery.Lost {
+		t.forget()
 	}
 	if recovery.Lost {
 		r.reportLoss(ctx, name, recovery)

@@ -894,6 +894,34 @@ func TestALostTailIsFoundAlthoughTheStreamHasGrownSince(t *testing.T) {
 	}
 }
 
+// Relay one publishes an event, which a power cut takes; relay two fills its place, and then relay one goes on behind it.
+func TestAnEventWhosePlaceAnotherRelayFilledIsPublishedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t)
+		s.track(acme, 3)
+		s.config.Watch = 10 * time.Second
+		s.broker.Session.Store(1)
+		stop := s.start()
+		defer stop()
+		pass(time.Second)
+		s.record.Resolve(1, payment.Succeeded)
+		pass(time.Second)
+		s.broker.LoseTail(message.StreamEvents, 1)
+		s.broker.Session.Store(2)
+		s.broker.Put(outbox.Message{Subject: "payments.resolved.acme.succeeded", ID: "by another relay"})
+		s.record.Resolve(2, payment.Succeeded)
+		pass(20 * time.Second)
+		s.want("lost PAYMENTS_EVENTS", 1)
+		ids := map[string]bool{}
+		for _, m := range s.broker.Messages(message.StreamEvents) {
+			ids[m.ID] = true
+		}
+		if len(ids) != 3 {
+			t.Errorf("the stream has %v, want the events of two payments and that of the other relay", ids)
+		}
+	})
+}
+
 // A loss that publishing has shown is not left to the next look, which may be far away: a stream that was made anew has lost more.
 func TestALossSeenByPublishingIsSaidAndLookedAtAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

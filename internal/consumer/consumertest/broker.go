@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pollux/internal/consumer"
@@ -58,6 +59,8 @@ type Broker struct {
 	Lose     func() bool                          // an acknowledgement or a NAK is lost on its way
 	Disorder func(n int, swap func(i, j int))     // in what order messages are delivered
 	Refuse   func(outbox.Message) (reason string) // messages that are never taken
+
+	Session atomic.Uint64 // of the receipts: another one after a crash
 
 	mu      sync.Mutex
 	streams map[string]*stream
@@ -187,7 +190,7 @@ func (b *Broker) publish(m outbox.Message) outbox.Receipt {
 	p := Published{Message: m, Sequence: s.last, At: now}
 	s.ids[m.ID], s.log = p, append(s.log, p)
 	b.route(p)
-	return outbox.Receipt{Stream: name, Sequence: p.Sequence, Err: f.Err}
+	return outbox.Receipt{Stream: name, Sequence: p.Sequence, Session: b.Session.Load(), Err: f.Err}
 }
 
 // Put stores a message whatever its id, as a broker that doubles.

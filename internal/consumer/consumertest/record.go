@@ -575,7 +575,7 @@ func (r *Record) rearm(s outbox.StreamState, recreated bool) (jobs, events int) 
 		}
 	}
 	for _, e := range r.events {
-		if e.stream == s.Name && (recreated || e.sequence > s.LastSequence) {
+		if e.stream == s.Name && (recreated || s.Replaced || e.sequence > s.LastSequence) {
 			e.published, e.retryAt, e.stream, e.sequence = false, time.Time{}, "", 0
 			events++
 		}
