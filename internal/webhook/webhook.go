@@ -6,6 +6,8 @@ package webhook
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"net/http"
 	"strings"
@@ -24,6 +26,19 @@ type Request struct {
 	At     time.Time // when it came, by this machine's clock
 
 	RawQuery string // escaped, as it came, without the question mark
+}
+
+// HexSHA256 returns the sum that a header has in hex, or RefusedUnsigned when it is not there once and of that form.
+func (r *Request) HexSHA256(header string) ([]byte, error) {
+	values := r.Header.Values(header)
+	if len(values) != 1 {
+		return nil, RefusedUnsigned
+	}
+	sum, err := hex.DecodeString(values[0])
+	if err != nil || len(sum) != sha256.Size {
+		return nil, RefusedUnsigned
+	}
+	return sum, nil
 }
 
 // Scheme is how one account of a gateway signs its notifications and what they mean. Its methods are safe for concurrent use, do not change

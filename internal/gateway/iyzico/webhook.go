@@ -3,8 +3,6 @@ package iyzico
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 
 	"pollux/internal/gateway/reply"
@@ -31,20 +29,8 @@ func NewWebhook(keys webhook.Keys) (*Webhook, error) {
 
 // Glance implements webhook.Scheme.
 func (w *Webhook) Glance(r *webhook.Request) error {
-	_, err := signatureOf(r)
+	_, err := r.HexSHA256(webhookSignature)
 	return err
-}
-
-func signatureOf(r *webhook.Request) ([]byte, error) {
-	values := r.Header.Values(webhookSignature)
-	if len(values) != 1 {
-		return nil, webhook.RefusedUnsigned
-	}
-	sum, err := hex.DecodeString(values[0])
-	if err != nil || len(sum) != sha256.Size {
-		return nil, webhook.RefusedUnsigned
-	}
-	return sum, nil
 }
 
 // notice is what is signed of a notification: of a direct payment, or, with a token, of one of the hosted page.
@@ -66,7 +52,7 @@ func read(body []byte) (n notice, ok bool) {
 
 // Verify implements webhook.Scheme.
 func (w *Webhook) Verify(_ context.Context, r *webhook.Request) (string, error) {
-	sum, err := signatureOf(r)
+	sum, err := r.HexSHA256(webhookSignature)
 	if err != nil {
 		return "", err
 	}

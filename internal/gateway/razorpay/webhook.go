@@ -3,8 +3,6 @@ package razorpay
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -37,25 +35,13 @@ func NewWebhook(keys webhook.Keys) (*Webhook, error) {
 
 // Glance implements webhook.Scheme.
 func (w *Webhook) Glance(r *webhook.Request) error {
-	_, err := signed(r)
+	_, err := r.HexSHA256(webhookSignature)
 	return err
-}
-
-func signed(r *webhook.Request) ([]byte, error) {
-	values := r.Header.Values(webhookSignature)
-	if len(values) != 1 {
-		return nil, webhook.RefusedUnsigned
-	}
-	sum, err := hex.DecodeString(values[0])
-	if err != nil || len(sum) != sha256.Size {
-		return nil, webhook.RefusedUnsigned
-	}
-	return sum, nil
 }
 
 // Verify implements webhook.Scheme.
 func (w *Webhook) Verify(_ context.Context, r *webhook.Request) (string, error) {
-	sum, err := signed(r)
+	sum, err := r.HexSHA256(webhookSignature)
 	if err != nil {
 		return "", err
 	}
