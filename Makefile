@@ -5,7 +5,7 @@ RACE := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 FUZZTIME ?= 30s
 TOOL = go run -modfile=tools/go.mod
 
-.PHONY: help run test evidence bench lint build fuzz fmt
+.PHONY: help run test evidence bench lint build fuzz fmt reproducible sbom licences
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -18,6 +18,7 @@ test:            ## all tests: real PostgreSQL, real JetStream, real processes
 	@test -n "$(RACE)" || echo "no C compiler: the tests run without the race detector"
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	cd tools/stripemock && go test ./...
+	cd tools/supply && go test ./...
 
 evidence:        ## gateways in trouble, seen from the gateway's own log; on a machine that does nothing else
 	go test -tags evidence -count=1 -timeout 10m ./internal/dev
@@ -42,3 +43,19 @@ fuzz:            ## each fuzz target for FUZZTIME
 	    echo "$$pkg $$target"; go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) ./$$pkg || exit 1; \
 	  done; \
 	done
+
+reproducible:    ## builds everything twice, the second time elsewhere and from nothing, and compares; some minutes
+	tools/reproducible
+
+SUPPLY = cd tools/supply && go run .
+BINARIES = $(patsubst cmd/%,$(CURDIR)/bin/%,$(wildcard cmd/*))
+
+sbom: build      ## dist/sbom.cdx.json: what is in the binaries; dist/LICENCES: the texts to hand on with them
+	@mkdir -p dist
+	$(SUPPLY) sbom $(BINARIES) > $(CURDIR)/dist/sbom.cdx.json
+	$(SUPPLY) texts $(BINARIES) > $(CURDIR)/dist/LICENCES
+
+licences: build  ## docs/licences.md anew; CHECK=1 only compares
+	$(SUPPLY) licences $(BINARIES) > $(CURDIR)/bin/.licences
+	@if [ -z "$(CHECK)" ]; then mv bin/.licences docs/licences.md; else \
+	  diff docs/licences.md bin/.licences || { echo "docs/licences.md is not as the binaries are; run make licences"; exit 1; }; fi

@@ -48,7 +48,7 @@ var (
 	laptop = []string{"./internal/localpg/...", "./internal/natsembed/...", "./internal/gatewaysim/...", "./internal/dev/...", "./cmd/dev/..."}
 
 	// testSupport supports tests from files that are not tests themselves.
-	testSupport = []string{"./internal/pgtest/...", "./internal/natstest/...", "./internal/archtest/...", "./internal/gateway/gatewaytest/..."}
+	testSupport = []string{"./internal/pgtest/...", "./internal/natstest/...", "./internal/archtest/...", "./internal/gateway/gatewaytest/...", "./internal/localprom/...", "./deploy/monitoring/..."}
 
 	pgx        = "github.com/jackc/pgx/v5/..."
 	nats       = "github.com/nats-io/nats.go/..."
