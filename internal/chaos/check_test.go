@@ -297,6 +297,8 @@ func (f *finding) checkPayment(sim *gatewaysim.Simulator, r row, calls []gateway
 			f.complain("the event %s of %s is in no stream", id, r.Reference)
 		case e.Payment != r.ID || r.Status != "pending" && e.Status != r.Status:
 			f.complain("the event %s says that payment %d is %q; it is payment %d, which is %s", id, e.Payment, e.Status, r.ID, r.Status)
+		case e.Reference != r.Reference && r.Status != "pending":
+			f.complain("the event %s of %s is in the stream about %s: the broker took one for a copy of the other", id, r.Reference, e.Reference)
 		}
 	}
 }
@@ -399,10 +401,12 @@ func (w *world) checkTables(ctx context.Context, f *finding) {
 
 // event is what the streams have of an event.
 type event struct {
-	ID      string `json:"event_id"`
-	Payment int64  `json:"payment_id"`
-	Status  string `json:"status"`
-	header  string // its id for the broker
+	ID        string `json:"event_id"`
+	Payment   int64  `json:"payment_id"`
+	Reference string `json:"reference"`
+	Status    string `json:"status"`
+	header    string // its id for the broker
+	other     string // the reference of another payment whose event has the same id
 }
 
 // events reads both streams of events whole.
@@ -445,6 +449,9 @@ func readStream(ctx context.Context, js jetstream.JetStream, name string, all ma
 			return err
 		}
 		e.header = m.Headers().Get(message.HeaderID)
+		if was, twice := all[e.ID]; twice && was.Reference != e.Reference {
+			e.other = was.Reference
+		}
 		all[e.ID] = e
 	}
 	return nil
@@ -455,6 +462,9 @@ func (f *finding) checkStreams(events map[string]event) {
 	for _, e := range events {
 		if e.header != e.ID {
 			f.complain("the event %s has the id %q for the broker", e.ID, e.header)
+		}
+		if e.other != "" {
+			f.complain("the event %s is about %s, and one with the same id about %s: a service that has had one drops the other", e.ID, e.Reference, e.other)
 		}
 	}
 }
