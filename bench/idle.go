@@ -79,9 +79,14 @@ func usage(pid int) (cpu time.Duration, rss float64, err error) {
 	if len(fields) < 22 {
 		return 0, 0, fmt.Errorf("reading /proc/%d/stat", pid)
 	}
-	user, _ := strconv.ParseInt(fields[11], 10, 64)
-	system, _ := strconv.ParseInt(fields[12], 10, 64)
 	pages, _ := strconv.ParseInt(fields[21], 10, 64)
+	return ticks(fields[11], fields[12]), float64(pages*int64(os.Getpagesize())) / (1 << 20), nil
+}
+
+// ticks is the processor time of a user's and a system's share, as /proc has them.
+func ticks(user, system string) time.Duration {
 	const tick = time.Second / 100 // USER_HZ, the same on all Linux
-	return time.Duration(user+system) * tick, float64(pages*int64(os.Getpagesize())) / (1 << 20), nil
+	u, _ := strconv.ParseInt(user, 10, 64)
+	s, _ := strconv.ParseInt(system, 10, 64)
+	return time.Duration(u+s) * tick
 }

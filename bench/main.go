@@ -36,14 +36,19 @@ var measures = []measure{
 	{"claim", claim},
 	{"defer", deferral},
 	{"idle", idle},
+	{"cost", cost},
 }
 
 func run() error {
 	runs := flag.Int("runs", 3, "runs of each figure")
-	only := flag.String("only", "", "groups to measure, with commas: resolve, latency, relay, intake, claim, defer, idle")
+	only := flag.String("only", "", "groups to measure, with commas: resolve, latency, relay, intake, claim, defer, idle, cost")
+	store := flag.String("nats", "", "be a NATS server with its store in this folder, for those of the figures that want it in a process of its own")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	if *store != "" {
+		return serveNATS(ctx, *store, os.Stdout)
+	}
 	b, err := newBench(ctx, *runs)
 	if err != nil {
 		return err

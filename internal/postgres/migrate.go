@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
@@ -39,7 +40,7 @@ func Migrate(ctx context.Context, url string) ([]Migration, error) {
 		}
 		return err
 	})
-	return steps, describe("migrating the schema up", err)
+	return steps, describe("migrating the schema up", lockedOut(err))
 }
 
 // MigrateDown takes the newest step back, with all that the step's tables hold.
@@ -52,7 +53,16 @@ func MigrateDown(ctx context.Context, url string) (Migration, error) {
 		}
 		return err
 	})
-	return step, describe("migrating the schema down", err)
+	return step, describe("migrating the schema down", lockedOut(err))
+}
+
+// lockedOut says what to do about a step that did not get its locks.
+func lockedOut(err error) error {
+	var refusal *pgconn.PgError
+	if errors.As(err, &refusal) && refusal.Code == "55P03" {
+		return fmt.Errorf("somebody uses a table that the step changes, for longer than %s; nothing was changed; look for a long transaction in pg_stat_activity, and run it again: %w", lockTimeout, err)
+	}
+	return err
 }
 
 // Migrations lists all steps, the oldest first: those of this build, and those that a newer one has applied, whose names it does not know. It
@@ -113,7 +123,11 @@ var ErrSchema = errors.New("the schema of the database does not fit this build")
 
 const versionTable = "pollux.schema_version"
 
-// CheckSchema compares the database's version with this build's. A service that does not fit refuses to start and says what to run.
+// lockTimeout bounds how long a step may hold up payments before it has begun.
+const lockTimeout = "5s"
+
+// CheckSchema compares the database's version with this build's. A service that does not fit refuses to start and says what to run. A newer schema fits as long as it
+// serves this build, so that an upgrade needs no moment at which everything changes at once.
 func CheckSchema(ctx context.Context, db Querier) error {
 	want := newest()
 	var have int64
@@ -129,7 +143,19 @@ func CheckSchema(ctx context.Context, db Querier) error {
 	case have < want:
 		return fmt.Errorf("%w: it is at version %d, this build needs %d; run: pollux migrate up", ErrSchema, have, want)
 	case have > want:
-		return fmt.Errorf("%w: it is at version %d, this build knows %d; run a newer build", ErrSchema, have, want)
+		return serves(ctx, db, have, want)
+	}
+	return nil
+}
+
+// serves checks that a schema that is newer than this build still serves it.
+func serves(ctx context.Context, db Querier, have, want int64) error {
+	var since int64
+	if err := db.QueryRow(ctx, `select since from pollux.schema_serves`).Scan(&since); err != nil {
+		return describe("reading which builds the schema serves", err)
+	}
+	if want < since {
+		return fmt.Errorf("%w: it is at version %d and serves builds that know %d; this one knows %d; run a newer build", ErrSchema, have, since, want)
 	}
 	return nil
 }
@@ -166,6 +192,8 @@ func migrator(url string) (*pgx.ConnConfig, error) {
 	}
 	cfg.RuntimeParams["timezone"] = "UTC"
 	cfg.RuntimeParams["application_name"] = "pollux-migrate"
+	// A step that waits for a table has everybody wait who comes after it: it gives up soon, and is run again.
+	cfg.RuntimeParams["lock_timeout"] = lockTimeout
 	return cfg, nil
 }
 

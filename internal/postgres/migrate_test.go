@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -103,13 +104,79 @@ func TestMigratorsAtOnceTakeTurns(t *testing.T) {
 	}
 }
 
-func TestAServiceRefusesASchemaThatIsNewerThanIt(t *testing.T) {
+// The build before goes on while a newer one is rolled out, and after it was rolled back, until a step says that it takes away what that needs.
+func TestANewerSchemaServesTheBuildBeforeUntilItSaysOtherwise(t *testing.T) {
 	r := newRecord(t)
+	check := func() []error {
+		return []error{CheckSchema(t.Context(), r.pool), r.relay.Check(t.Context()), r.jobs.Check(t.Context())}
+	}
 	r.exec(t, `insert into pollux.schema_version (version_id, is_applied) values (99999, true)`)
-	for _, check := range []error{CheckSchema(t.Context(), r.pool), r.relay.Check(t.Context()), r.jobs.Check(t.Context())} {
-		if !errors.Is(check, ErrSchema) || !strings.Contains(check.Error(), "version 99999") || !strings.Contains(check.Error(), "run a newer build") {
-			t.Fatal(check)
+	for _, err := range check() {
+		if err != nil {
+			t.Error(err)
 		}
+	}
+	r.exec(t, `update pollux.schema_serves set since = 99999`)
+	for _, err := range check() {
+		if !errors.Is(err, ErrSchema) || !strings.Contains(err.Error(), "version 99999") || !strings.Contains(err.Error(), "run a newer build") {
+			t.Error(err)
+		}
+	}
+}
+
+// A step after the first release that takes something away says which builds the schema serves from then on.
+func TestAStepThatTakesAwaySaysWhichBuildsItServes(t *testing.T) {
+	for _, m := range embedded() {
+		text, err := migrations.ReadFile("migrations/" + m.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Version > firstRelease && silent(string(text)) {
+			t.Errorf("%s takes something away and leaves schema_serves as it is: the build before would go on and fail", m.Name)
+		}
+	}
+	for text, want := range map[string]bool{
+		"create table pollux.x (a int);\n-- +goose Down\ndrop table pollux.x;":             false,
+		"alter table pollux.x add b int not null default 0, alter column c set default 1;": false,
+		"alter table pollux.x drop column b;":                                              true,
+		"alter table pollux.x rename b to c;":                                              true,
+		"alter table pollux.x alter column b type text;":                                   true,
+		"ALTER TABLE pollux.x ALTER COLUMN b SET NOT NULL;":                                true,
+		"alter table pollux.x drop column b;\nupdate pollux.schema_serves set since = 12;": false,
+	} {
+		if silent(text) != want {
+			t.Errorf("%v expected of %q", want, text)
+		}
+	}
+}
+
+var takesAway = regexp.MustCompile(`(?i)\b(drop|rename)\b|\balter column\b.*\b(type|set not null)\b`)
+
+// silent reports whether a step takes something away on its way up and does not say which builds it serves.
+func silent(step string) bool {
+	up, _, _ := strings.Cut(step, "-- +goose Down")
+	return takesAway.MatchString(up) && !strings.Contains(up, "update pollux.schema_serves")
+}
+
+// firstRelease is the last step of the first release.
+const firstRelease = 11
+
+func TestAMigrationGivesUpWaitingForATableThatOthersUse(t *testing.T) {
+	ctx, url := t.Context(), pgtest.New(t, migrate)
+	r := openRecord(t, url)
+	tx, err := r.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(ctx)
+	if _, err := tx.Exec(ctx, `lock table pollux.schema_serves in access share mode`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := MigrateDown(ctx, url); err == nil || !strings.Contains(err.Error(), "somebody uses a table that the step changes, for longer than 5s; nothing was changed") {
+		t.Fatalf("%v", err)
+	}
+	if err := CheckSchema(ctx, r.pool); err != nil {
+		t.Fatal(err)
 	}
 }
 
