@@ -20,13 +20,16 @@ import (
 )
 
 // Main runs a command until it ends or is told to stop by SIGINT, SIGTERM or, unless it was started to ignore it, SIGHUP, and returns
-// the exit code. A second signal ends the process at once.
+// the exit code. A second signal ends the process at once. SIGHUP does not stop a service: it has it read its configuration anew.
 func Main(cmd *cobra.Command) int {
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup
+	switch {
+	case cmd.Annotations[reloads] != "":
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // one that comes before the configuration was read asks for nothing
+	case !signal.Ignored(syscall.SIGHUP): // nohup
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	defer signal.Stop(signals)

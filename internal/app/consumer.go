@@ -15,13 +15,14 @@ import (
 	"pollux/internal/fleet"
 	"pollux/internal/message"
 	"pollux/internal/postgres"
+	"pollux/internal/redelivery"
 	"pollux/internal/telemetry"
 	"pollux/internal/webhook"
 )
 
 // ConsumerCommand is the command of the consumer.
 func ConsumerCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := reloading(&cobra.Command{
 		Use:   "consumer",
 		Short: "Polls gateways about pending payments and records what they say",
 		Args:  NoArgs,
@@ -32,7 +33,7 @@ func ConsumerCommand() *cobra.Command {
 			}
 			return serve(cmd.Context(), cfg, "consumer", Consumer)
 		},
-	}
+	})
 	config.AddFlags(cmd.Flags())
 	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
 	return cmd
@@ -40,7 +41,7 @@ func ConsumerCommand() *cobra.Command {
 
 // Consumer works off the queues of all configured gateways until ctx ends.
 func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
-	gateways, err := adapters(cfg)
+	gateways, err := p.renewable(cfg)
 	if err != nil {
 		return err
 	}
@@ -50,7 +51,8 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 			return err
 		}
 	}
-	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-consumer", Indexed: true})
+	recording := recorderConfig(cfg)
+	pool, err := p.pool(cfg, "pollux-consumer", recording.Worker)
 	if err != nil {
 		return err
 	}
@@ -71,22 +73,30 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	if err != nil {
 		return err
 	}
+	if err := p.follow(func(next *config.Config) (func(), error) { return regate(entrances, next) }); err != nil {
+		return err
+	}
+	now := p.hold(cfg)
 	defer p.join(ctx, members, postgres.NewBreakers(pool))()
 
-	recorder := consumer.NewRecorder(recorderConfig(cfg), record, p.Metrics, p.Log).WithSleeper(bed{conn})
+	recorder := consumer.NewRecorder(recording, record, p.Metrics, p.Log).WithSleeper(bed{conn})
 	defer recorder.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	for _, q := range consumed(cfg) {
 		gate := entrances[q.Gateway]
-		source, err := p.source(ctx, conn, subscription(cfg, q), gate)
+		wanted := func() consumer.Bounds { return bounds(now.Load(), q) }
+		subscribed := subscription(cfg, q)
+		subscribed.Wanted = func() int { return wanted().Workers }
+		source, err := p.source(ctx, conn, subscribed, gate)
 		if err != nil {
 			stop()
 			return errors.Join(err, g.Wait())
 		}
-		worker := consumer.New(consumerConfig(cfg, q), seated{source, gate}, gateways[q.Gateway], record, recorder, cfg.PolicyOf(q.Gateway),
-			p.Metrics, p.Tracing, p.Log).WithGate(entrance{gate, kinds[q.Lane], q.Gateway, p.Metrics})
+		worker := consumer.New(consumerConfig(cfg, q), seated{source, gate}, gateways[q.Gateway], record, recorder,
+			func(class string) redelivery.Policy { return now.Load().Policy(q.Gateway, class) }, p.Metrics, p.Tracing, p.Log).
+			WithGate(entrance{gate, kinds[q.Lane], q.Gateway, p.Metrics}).WithBounds(wanted)
 		g.Go(func() error { return worker.Run(ctx) })
 	}
 	notices := postgres.NewWebhooks(pool, instance("consumer"))

@@ -24,12 +24,31 @@ func gates(c config.Config, f *fleet.Fleet) (map[string]*fleet.Gate, error) {
 	all := make(map[string]*fleet.Gate, len(c.Gateways))
 	var errs []error
 	for _, name := range gatewayNames(c) {
-		g := c.Gateways[name]
-		gate, err := f.Gate(fleet.GateConfig{Gateway: name, Breaker: g.BreakerConfig(), Limit: g.LimitConfig()})
+		gate, err := f.Gate(gateConfig(&c, name))
 		errs = append(errs, err)
 		all[name] = gate
 	}
 	return all, errors.Join(errs...)
+}
+
+func gateConfig(c *config.Config, name string) fleet.GateConfig {
+	g := c.Gateways[name]
+	return fleet.GateConfig{Gateway: name, Breaker: g.BreakerConfig(), Limit: g.LimitConfig()}
+}
+
+// regate prepares the gates for another configuration.
+func regate(gates map[string]*fleet.Gate, next *config.Config) (func(), error) {
+	all, errs := map[*fleet.Gate]fleet.GateConfig{}, []error(nil)
+	for name, gate := range gates {
+		c := gateConfig(next, name)
+		errs = append(errs, c.Validate())
+		all[gate] = c
+	}
+	return func() {
+		for gate, c := range all {
+			_ = gate.Configure(c) // it was validated
+		}
+	}, errors.Join(errs...)
 }
 
 // entrance is a gate as the consumer of one queue sees it.

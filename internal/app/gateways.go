@@ -1,11 +1,15 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"pollux/internal/config"
 	"pollux/internal/consumer"
+	"pollux/internal/gateway"
 	"pollux/internal/gateway/adyen"
 	"pollux/internal/gateway/httpjson"
 	"pollux/internal/gateway/iyzico"
@@ -13,6 +17,7 @@ import (
 	"pollux/internal/gateway/paypal"
 	"pollux/internal/gateway/razorpay"
 	"pollux/internal/gateway/stripe"
+	"pollux/internal/webhook"
 )
 
 // adapters builds what speaks with each configured gateway, or returns all that is wrong with them.
@@ -28,6 +33,70 @@ func adapters(c config.Config) (map[string]consumer.Gateway, error) {
 		all[name] = adapter
 	}
 	return all, errors.Join(errs...)
+}
+
+// renewed is an adapter that is made anew when its section or a secret of it changes. A poll goes on with the one that it began with.
+type renewed struct {
+	now atomic.Pointer[consumer.Gateway]
+}
+
+func (r *renewed) set(g consumer.Gateway) { r.now.Store(&g) }
+
+// Poll implements consumer.Gateway.
+func (r *renewed) Poll(ctx context.Context, q gateway.Query) gateway.Answer {
+	return (*r.now.Load()).Poll(ctx, q)
+}
+
+// Close lets go of the connections that are kept open.
+func (r *renewed) Close() { closeOne(*r.now.Load()) }
+
+// renewedLister is a renewed adapter of a gateway that lists what it told.
+type renewedLister struct{ *renewed }
+
+// Events implements lister.
+func (r renewedLister) Events(ctx context.Context, account string, since time.Time, after string) (webhook.Events, gateway.Answer) {
+	return (*r.now.Load()).(lister).Events(ctx, account, since, after) // the kind of adapter stays
+}
+
+// renewable builds what speaks with each configured gateway, and has it follow the configuration.
+func (p *Process) renewable(cfg config.Config) (map[string]consumer.Gateway, error) {
+	all, err := adapters(cfg)
+	if err != nil {
+		return nil, err
+	}
+	shells := make(map[string]*renewed, len(all))
+	for name, g := range all {
+		r := new(renewed)
+		r.set(g)
+		shells[name], all[name] = r, r
+		if _, lists := g.(lister); lists {
+			all[name] = renewedLister{r}
+		}
+	}
+	before := &cfg
+	err = p.follow(func(next *config.Config) (func(), error) {
+		made, errs := map[string]consumer.Gateway{}, []error(nil)
+		for name := range shells {
+			if before.SameAdapter(next, name) {
+				continue
+			}
+			g, err := Adapter(next.Gateways[name])
+			if err != nil {
+				errs = append(errs, fmt.Errorf("gateways.%s: %w", name, err))
+				continue
+			}
+			made[name] = g
+		}
+		return func() {
+			before = next
+			for name, g := range made {
+				old := *shells[name].now.Load()
+				shells[name].set(g)
+				closeOne(old)
+			}
+		}, errors.Join(errs...)
+	})
+	return all, err
 }
 
 // Adapter builds what speaks with a gateway of a configuration that was checked.
@@ -54,9 +123,13 @@ func Adapter(g config.Gateway) (consumer.Gateway, error) {
 // closeAll lets go of the connections that are kept open to gateways.
 func closeAll(gateways map[string]consumer.Gateway) {
 	for _, g := range gateways {
-		if c, ok := g.(interface{ Close() }); ok {
-			c.Close()
-		}
+		closeOne(g)
+	}
+}
+
+func closeOne(g consumer.Gateway) {
+	if c, ok := g.(interface{ Close() }); ok {
+		c.Close()
 	}
 }
 

@@ -24,6 +24,7 @@ type Process struct {
 
 	database *dependency
 	broker   *dependency
+	live     live
 }
 
 // NewProcess returns a process that is not ready until its database and its broker were found and are as they must be. Call it

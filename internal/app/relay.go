@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"pollux/internal/broker"
@@ -16,7 +17,7 @@ import (
 // RelayCommand is the command of the outbox relay.
 func RelayCommand() *cobra.Command {
 	var once bool
-	cmd := &cobra.Command{
+	cmd := reloading(&cobra.Command{
 		Use:   "outbox-relay",
 		Short: "Publishes due polls and events from PostgreSQL to JetStream",
 		Args:  NoArgs,
@@ -30,7 +31,7 @@ func RelayCommand() *cobra.Command {
 			}
 			return serve(cmd.Context(), cfg, "outbox-relay", Relay)
 		},
-	}
+	})
 	config.AddFlags(cmd.Flags())
 	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
 	cmd.Flags().BoolVar(&once, "once", false, "publish what is due and end, for cron")
@@ -55,7 +56,8 @@ const patienceOnce = 30 * time.Second
 func relayOnce(cmd *cobra.Command, cfg config.Config) error {
 	ctx := cmd.Context()
 	cfg.Telemetry.Listen, cfg.Telemetry.PprofListen = "", ""
-	tel, err := openTelemetry(ctx, cfg, "outbox-relay", cmd.ErrOrStderr())
+	cfg.Telemetry.CertFile, cfg.Telemetry.KeyFile, cfg.Telemetry.ClientCAFile = "", "", ""
+	tel, _, err := openTelemetry(ctx, cfg, "outbox-relay", cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,8 @@ func relayOnce(cmd *cobra.Command, cfg config.Config) error {
 }
 
 func openRelay(ctx context.Context, cfg config.Config, p *Process) (*outbox.Relay, func(), error) {
-	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-relay", Indexed: true})
+	settings := relayConfig(cfg)
+	pool, err := p.pool(cfg, "pollux-relay", settings.Owner)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,13 +92,32 @@ func openRelay(ctx context.Context, cfg config.Config, p *Process) (*outbox.Rela
 		return nil, nil, err
 	}
 	p.found(p.broker, ready(conn))
-	relay := outbox.New(relayConfig(cfg), record, conn, p.Metrics, p.Log)
+	relay := outbox.New(settings, record, conn, p.Metrics, p.Log)
 	return relay, func() { conn.Close(); pool.Close() }, nil
+}
+
+// pool opens the database for a service, which writes down there that its configuration was reloaded.
+func (p *Process) pool(cfg config.Config, name, instance string) (*pgxpool.Pool, error) {
+	if _, err := p.secured("database", cfg.Database.TLSFiles()); err != nil {
+		return nil, err
+	}
+	pool, err := postgres.Open(postgres.Options{
+		URL: cfg.Database.Access(), Fresh: cfg.Database.Fresh, MaxConns: cfg.Database.MaxConns, Name: name, Indexed: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.chronicled(postgres.NewReloads(pool, instance).Record)
+	return pool, nil
 }
 
 // connect opens the broker and waits until its streams are as they were declared.
 func (p *Process) connect(ctx context.Context, cfg config.Config, name string) (*broker.Conn, error) {
-	conn, err := broker.Connect(ctx, brokerConfig(cfg, name), p.Log)
+	certificates, err := p.secured("nats", cfg.NATS.TLSFiles())
+	if err != nil {
+		return nil, err
+	}
+	conn, err := broker.Connect(ctx, brokerConfig(cfg, name, certificates), p.Log)
 	if err != nil {
 		return nil, err
 	}

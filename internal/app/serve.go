@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pollux/internal/broker"
+	"pollux/internal/certificate"
 	"pollux/internal/config"
 	"pollux/internal/message"
 	"pollux/internal/telemetry"
@@ -28,16 +29,20 @@ func serve(ctx context.Context, cfg config.Config, name string, service Service)
 
 // serveIn is serve with a process of the service's own kind.
 func serveIn(ctx context.Context, cfg config.Config, name string, process func(*telemetry.Telemetry) *Process, service Service) error {
-	tel, err := openTelemetry(ctx, cfg, name, os.Stderr)
+	wishes, unheard := hangups()
+	defer unheard()
+	tel, pagesTLS, err := openTelemetry(ctx, cfg, name, os.Stderr)
 	if err != nil {
 		return err
 	}
 	defer closeTelemetry(ctx, tel)
 	p := process(tel)
+	p.lookAfter(pagesTLS)
 	pages, done := context.WithCancel(context.WithoutCancel(ctx))
 	defer done()
 	var g errgroup.Group
 	g.Go(func() error { return tel.Run(pages) })
+	g.Go(func() error { p.tend(pages, cfg, services[name], renewEvery, wishes); return nil })
 	stop := context.AfterFunc(ctx, tel.Health.Drain)
 	defer stop()
 	err = service(ctx, cfg, p)
@@ -57,14 +62,27 @@ func serveIn(ctx context.Context, cfg config.Config, name string, process func(*
 	return nil
 }
 
-func openTelemetry(ctx context.Context, cfg config.Config, name string, w io.Writer) (*telemetry.Telemetry, error) {
-	tel, err := telemetry.New(ctx, TelemetryConfig(cfg, name), w)
+// services are how the configuration calls them.
+var services = map[string]string{"consumer": config.ServiceConsumer, "outbox-relay": config.ServiceRelay, "webhook": config.ServiceWebhook}
+
+// openTelemetry opens the telemetry of a process, and what its pages are served with where that is TLS.
+func openTelemetry(ctx context.Context, cfg config.Config, name string, w io.Writer) (*telemetry.Telemetry, *certificate.Source, error) {
+	c := TelemetryConfig(cfg, name)
+	var source *certificate.Source
+	if f := cfg.Telemetry.TLSFiles(); !f.Empty() {
+		var err error
+		if source, err = certificate.Open("telemetry", f); err != nil {
+			return nil, nil, NotTried(err)
+		}
+		c.TLS = source.Server()
+	}
+	tel, err := telemetry.New(ctx, c, w)
 	if err != nil {
-		return nil, taken(err, "--listen or telemetry.listen (telemetry.pprof_listen for profiles) says where; each process on a machine needs a port of its own")
+		return nil, nil, taken(err, "--listen or telemetry.listen (telemetry.pprof_listen for profiles) says where; each process on a machine needs a port of its own")
 	}
 	log.SetFlags(0)
 	log.SetOutput(strayLines{tel})
-	return tel, nil
+	return tel, source, nil
 }
 
 // taken adds a hint to the error of an address that another process listens on.

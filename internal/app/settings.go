@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"pollux/internal/broker"
+	"pollux/internal/certificate"
 	"pollux/internal/config"
 	"pollux/internal/consumer"
 	"pollux/internal/message"
@@ -27,10 +28,17 @@ func TelemetryConfig(c config.Config, service string) telemetry.Config {
 
 // Dial opens the broker without looking at its streams.
 func Dial(ctx context.Context, c config.Config, name string) (*broker.Conn, error) {
-	return broker.Connect(ctx, brokerConfig(c, name), slog.New(slog.DiscardHandler))
+	var certificates *certificate.Source
+	if f := c.NATS.TLSFiles(); !f.Empty() {
+		var err error
+		if certificates, err = certificate.Open("nats", f); err != nil {
+			return nil, NotTried(err)
+		}
+	}
+	return broker.Connect(ctx, brokerConfig(c, name, certificates), slog.New(slog.DiscardHandler))
 }
 
-func brokerConfig(c config.Config, name string) broker.Config {
+func brokerConfig(c config.Config, name string, certificates *certificate.Source) broker.Config {
 	n := c.NATS
 	password := n.Password.Value()
 	if n.Password.File() != "" { // it is read again at each connection
@@ -39,7 +47,7 @@ func brokerConfig(c config.Config, name string) broker.Config {
 	return broker.Config{
 		URLs: n.URLs, Name: name,
 		CredentialsFile: n.CredentialsFile, NKeyFile: n.NKeyFile, User: n.User, Password: password, PasswordFile: n.Password.File(),
-		CAFile: n.CAFile, CertFile: n.CertFile, KeyFile: n.KeyFile, InboxPrefix: n.InboxPrefix,
+		TLS: certificates, ServerName: n.ServerName, InboxPrefix: n.InboxPrefix,
 		PublishTimeout: c.Relay.PublishTimeout, MaxOutstanding: n.MaxOutstanding, Batches: n.Batches, BatchThreshold: n.BatchThreshold,
 	}
 }
@@ -61,21 +69,26 @@ func recorderConfig(c config.Config) consumer.RecorderConfig {
 	}
 }
 
-// consumerConfig is that of one queue. At a gateway with a rate no more is in hand than has its turn within two seconds, and no more is held than a second's
-// calls, so that what is held never stands long before fresh payments.
+// consumerConfig is that of one queue.
 func consumerConfig(c config.Config, q outbox.Queue) consumer.Config {
+	return consumer.Config{
+		Gateway: q.Gateway, Lane: q.Lane, Deferred: q.Lane == message.LaneDeferred, Workers: c.Gateways[q.Gateway].Workers,
+		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: bounds(&c, q).HoldBudget, Drain: c.Consumer.Drain, Build: Version(),
+	}
+}
+
+// bounds are those of one queue. At a gateway with a rate no more is in hand than has its turn within two seconds, and no more is held than a second's
+// calls, so that what is held never stands long before fresh payments.
+func bounds(c *config.Config, q outbox.Queue) consumer.Bounds {
 	g := c.Gateways[q.Gateway]
-	workers, held := g.Workers, c.Consumer.HoldBudget
-	if rate := float64(g.LimitConfig().Rate); rate > 0 {
-		workers, held = min(workers, int(2*rate)+1), min(held, int(rate))
+	b := consumer.Bounds{Workers: g.Workers, HoldBudget: c.Consumer.HoldBudget}
+	if rate := float64(g.Limits.Rate); rate > 0 {
+		b.Workers, b.HoldBudget = min(b.Workers, int(2*rate)+1), min(b.HoldBudget, int(rate))
 	}
 	if q.Lane == message.LaneDeferred {
-		held = 0
+		b.HoldBudget = 0
 	}
-	return consumer.Config{
-		Gateway: q.Gateway, Lane: q.Lane, Deferred: q.Lane == message.LaneDeferred, Workers: workers,
-		AckWait: c.Consumer.AckWait, Lease: c.Consumer.Lease, HoldBudget: held, Drain: c.Consumer.Drain, Build: Version(),
-	}
+	return b
 }
 
 // consumed are the queues that a consumer works on: what the relay publishes to, and what sleeps.
@@ -89,7 +102,7 @@ func consumed(c config.Config) []outbox.Queue {
 
 func subscription(c config.Config, q outbox.Queue) broker.SubscribeConfig {
 	return broker.SubscribeConfig{
-		Queue: q, AckWait: c.Consumer.AckWait, MaxAckPending: c.Consumer.MaxAckPending, Prefetch: consumerConfig(c, q).Workers,
+		Queue: q, AckWait: c.Consumer.AckWait, MaxAckPending: c.Consumer.MaxAckPending, Prefetch: c.Gateways[q.Gateway].Workers,
 	}
 }
 

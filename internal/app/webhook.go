@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +22,7 @@ import (
 
 // WebhookCommand is the command of the receiver of notifications.
 func WebhookCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := reloading(&cobra.Command{
 		Use:   "webhook",
 		Short: "Receives gateways' notifications, verifies them and applies what they say",
 		Args:  NoArgs,
@@ -38,7 +36,7 @@ func WebhookCommand() *cobra.Command {
 			}
 			return serveIn(cmd.Context(), cfg, "webhook", newRecordProcess, Webhook)
 		},
-	}
+	})
 	config.AddFlags(cmd.Flags())
 	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
 	config.AddFlag(cmd.Flags(), "address", "webhooks.listen", "where notifications are taken")
@@ -56,16 +54,21 @@ func Webhook(ctx context.Context, cfg config.Config, p *Process) error {
 
 // Receive is Webhook for endpoints that were made already.
 func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []webhook.Endpoint) error {
-	certificate, err := certificate(cfg.Webhooks)
+	source, err := p.secured("webhooks", cfg.Webhooks.TLSFiles())
 	if err != nil {
 		return err
 	}
-	pool, err := postgres.Open(postgres.Options{URL: cfg.Database.URL.Reveal(), MaxConns: cfg.Database.MaxConns, Name: "pollux-webhook", Indexed: true})
+	var secured *tls.Config
+	if source != nil {
+		secured = source.Server()
+	}
+	name := instance("webhook")
+	pool, err := p.pool(cfg, "pollux-webhook", name)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	record := postgres.NewWebhooks(pool, instance("webhook"))
+	record := postgres.NewWebhooks(pool, name)
 	if err := p.await(ctx, p.database, record.Check); err != nil {
 		return err
 	}
@@ -77,19 +80,26 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	defer recorder.Close()
 	hints := webhook.NewHints(hintsConfig(cfg), record, p.Metrics, p.Log)
 	receiver := webhook.NewReceiver(receiverConfig(cfg, hints), endpoints, recorder, p.Metrics, p.Log)
+	err = p.follow(func(next *config.Config) (func(), error) {
+		endpoints, err := Endpoints(*next)
+		return func() { receiver.Replace(endpoints) }, err
+	})
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	watch := webhook.NewWatch(watchConfig(cfg), record, p.Metrics, p.Log)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return watch.Run(ctx) })
 	g.Go(func() error { return hints.Run(ctx) })
 	g.Go(func() error {
-		return webhook.Serve(ctx, serverConfig(cfg), listener, certificate, receiver, p.Metrics, p.Log)
+		return webhook.Serve(ctx, serverConfig(cfg), listener, secured, receiver, p.Metrics, p.Log)
 	})
 	p.found(p.database, record.Ping)
 	if p.Listening != nil {
 		p.Listening(listener.Addr())
 	}
-	p.Log.InfoContext(ctx, "receiver of notifications starts", "address", listener.Addr().String(), "endpoints", len(endpoints), "tls", certificate != nil)
+	p.Log.InfoContext(ctx, "receiver of notifications starts", "address", listener.Addr().String(), "endpoints", len(endpoints), "tls", secured != nil)
 	return g.Wait()
 }
 
@@ -173,48 +183,6 @@ func watchConfig(c config.Config) webhook.WatchConfig {
 		w.Gateways[name] = s
 	}
 	return w
-}
-
-// certificate is what TLS is spoken with; nil where it is not.
-func certificate(w config.Webhooks) (*tls.Config, error) {
-	if w.CertFile == "" {
-		return nil, nil
-	}
-	c := &reloaded{cert: w.CertFile, key: w.KeyFile}
-	if _, err := c.get(nil); err != nil {
-		return nil, err
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}, nil
-}
-
-// reloaded is a certificate that is read again when its file changes: what renews it need not restart anybody.
-type reloaded struct {
-	cert, key string
-
-	mu      sync.Mutex
-	current *tls.Certificate
-	changed time.Time
-}
-
-// get returns the certificate as it is now, or the last good one.
-func (c *reloaded) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	st, err := os.Stat(c.cert)
-	if err == nil && c.current != nil && st.ModTime().Equal(c.changed) {
-		return c.current, nil
-	}
-	var pair tls.Certificate
-	if err == nil {
-		pair, err = tls.LoadX509KeyPair(c.cert, c.key)
-	}
-	switch {
-	case err == nil:
-		c.current, c.changed = &pair, st.ModTime()
-	case c.current == nil:
-		return nil, fmt.Errorf("webhooks.cert_file: %w", err)
-	}
-	return c.current, nil
 }
 
 var _ webhook.Metrics = (*telemetry.Metrics)(nil)

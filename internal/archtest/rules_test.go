@@ -32,7 +32,7 @@ var (
 	everything = []string{"./..."}
 
 	// pure decides and formats, and touches nothing.
-	pure = []string{"./internal/payment/...", "./internal/redelivery/...", "./internal/message/...", "./internal/audit/...", "./internal/gateway"}
+	pure = []string{"./internal/payment/...", "./internal/redelivery/...", "./internal/message/...", "./internal/audit/...", "./internal/card/...", "./internal/gateway"}
 
 	// useCases say what happens, through small interfaces of their own.
 	useCases = []string{"./internal/outbox/...", "./internal/consumer/...", "./internal/deadletter/...", "./internal/webhook/...", "./internal/breaker/...", "./internal/fleet/...", "./internal/limit/...",
@@ -48,7 +48,7 @@ var (
 	laptop = []string{"./internal/localpg/...", "./internal/natsembed/...", "./internal/gatewaysim/...", "./internal/dev/...", "./cmd/dev/..."}
 
 	// testSupport supports tests from files that are not tests themselves.
-	testSupport = []string{"./internal/pgtest/...", "./internal/natstest/...", "./internal/archtest/...", "./internal/gateway/gatewaytest/...", "./internal/localprom/...", "./deploy/monitoring/..."}
+	testSupport = []string{"./internal/pgtest/...", "./internal/natstest/...", "./internal/archtest/...", "./internal/gateway/gatewaytest/...", "./internal/certificate/certificatetest/...", "./internal/localprom/...", "./deploy/monitoring/..."}
 
 	pgx        = "github.com/jackc/pgx/v5/..."
 	nats       = "github.com/nats-io/nats.go/..."
@@ -78,7 +78,7 @@ var rules = []rule{
 	},
 	{
 		name:    "arrows point inward",
-		in:      join(pure, useCases, adapters, []string{"./internal/secret/...", "./internal/config/..."}),
+		in:      join(pure, useCases, adapters, []string{"./internal/secret/...", "./internal/certificate/...", "./internal/config/..."}),
 		imports: wiring,
 		reason:  "what is inside does not know how it is put together",
 	},

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"pollux/internal/card"
 )
 
 // Outcome is how an act ended.
@@ -63,7 +65,7 @@ func Breaker(gateway, account string) string {
 // MaxReason is the longest reason that an operator may give, in bytes. The log takes more: a refusal adds its own to it.
 const MaxReason = 500
 
-// Text returns a text as the log takes it: without control characters, cut to n bytes.
+// Text returns a text as the log takes it: without control characters and card numbers, which nobody could take out of it again, cut to n bytes.
 func Text(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
@@ -71,6 +73,7 @@ func Text(s string, n int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, " "))
+	s = card.Mask(s)
 	if len(s) > n {
 		s = strings.ToValidUTF8(s[:n], "") // the cut may have gone through a character
 	}

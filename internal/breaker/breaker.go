@@ -10,10 +10,10 @@ import (
 //
 // It calls nobody back. What changed waits in Transitions; Changed says when there is something.
 type Breaker struct {
-	machine *Machine
 	changed chan struct{}
 
 	mu      sync.Mutex
+	machine *Machine
 	state   State
 	pending []Transition
 	lost    int
@@ -155,9 +155,31 @@ func (b *Breaker) Shared() Shared {
 // Snapshot shows the breaker as it stands.
 func (b *Breaker) Snapshot(now time.Time) Snapshot {
 	b.mu.Lock()
-	s := b.state
+	m, s := b.machine, b.state
 	b.mu.Unlock()
-	return b.machine.Snapshot(s, At(now))
+	return m.Snapshot(s, At(now))
+}
+
+// Configure makes another configuration that of the breaker, or returns its problems and changes nothing. The breaker stays as it is, open, half-open or closed, and
+// what is counted goes on counting; with another window the counting of its calls begins anew, failures in a row excepted.
+func (b *Breaker) Configure(now time.Time, c Config) error {
+	m, err := NewMachine(c)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := &b.state.Local
+	if m.width != b.machine.width {
+		l.Buckets, l.Calls, l.Failed, l.Slow = [buckets]Bucket{}, 0, 0, 0
+		l.Slot = int64(At(now)) / m.width
+	}
+	b.machine = m
+	l.Step = m.rampStep(&b.state.Shared, At(now)) // of another ramp: it did not move
+	x := step{m: m, s: &b.state, now: At(now)}
+	x.settle()
+	b.note(&x)
+	return nil
 }
 
 // Changed receives after the shared state or anything else worth telling has changed. It is never closed, holds one signal

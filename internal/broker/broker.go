@@ -70,7 +70,7 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Conn, error) {
 		return nil, fmt.Errorf("configuration of NATS: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	opts, err := cfg.options()
+	opts, seed, err := cfg.options()
 	if err != nil {
 		return nil, fmt.Errorf("configuration of NATS: %w", err)
 	}
@@ -83,6 +83,9 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Conn, error) {
 	}
 	if c.nc, err = c.dial(ctx, append(opts, c.handlers()...)); err != nil {
 		return nil, err
+	}
+	if seed != nil {
+		seed.conn.Store(c.nc)
 	}
 	if err := c.start(); err != nil {
 		c.nc.Close()

@@ -2,15 +2,16 @@ package broker
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"pollux/internal/certificate"
 	"pollux/internal/secret"
 )
 
@@ -28,9 +29,10 @@ type Config struct {
 	Password        secret.Secret `koanf:"password"`
 	PasswordFile    string        `koanf:"password_file"` // instead of Password; a line break at its end is dropped
 
-	CAFile   string `koanf:"ca_file"`   // who signed the servers' certificate; empty means the system's authorities
-	CertFile string `koanf:"cert_file"` // our own certificate, with KeyFile
-	KeyFile  string `koanf:"key_file"`
+	// TLS, when set, has the authorities that the servers' certificates are checked against and our own certificate, as they are at each connection; servers without TLS
+	// are refused then.
+	TLS        *certificate.Source `koanf:"-"`
+	ServerName string              `koanf:"server_name"` // in the servers' certificates, where it is not the host of their URL
 
 	// InboxPrefix is what the subjects of answers to us begin with, for servers that let a user read its own inboxes only. Empty means _INBOX.
 	InboxPrefix string `koanf:"inbox_prefix"`
@@ -97,9 +99,6 @@ func (c Config) Validate() error {
 	if c.User == "" && (!c.Password.IsZero() || c.PasswordFile != "") {
 		bad("password without user: set user too")
 	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		bad("cert_file and key_file: set both or none")
-	}
 	if strings.ContainsAny(c.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(c.InboxPrefix, ".") {
 		bad("inbox_prefix %q: a subject without wildcards and blanks, not ending in a dot", c.InboxPrefix)
 	}
@@ -140,9 +139,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// options returns what nats.go is to be told. It reads the files once, so that a missing one is an error now and not a
-// connection that never comes.
-func (c Config) options() ([]nats.Option, error) {
+// options returns what nats.go is to be told, and the nkey that it has to be told of again, if that is who we are. The files are read once here, so that a
+// missing one is an error now and not a connection that never comes.
+func (c Config) options() ([]nats.Option, *seed, error) {
 	opts := []nats.Option{
 		nats.Name(c.Name),
 		nats.Timeout(connectTimeout),
@@ -159,77 +158,55 @@ func (c Config) options() ([]nats.Option, error) {
 	if c.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(c.InProcess))
 	}
-	auth, err := c.authOptions()
+	auth, seed, err := c.authOptions()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	secure, err := c.tlsOptions()
-	if err != nil {
-		return nil, err
-	}
-	return append(append(opts, auth...), secure...), nil
+	return append(append(opts, auth...), c.tlsOptions()...), seed, nil
 }
 
-func (c Config) authOptions() ([]nats.Option, error) {
+func (c Config) authOptions() ([]nats.Option, *seed, error) {
 	switch {
 	case c.CredentialsFile != "":
-		if err := readable(c.CredentialsFile); err != nil {
-			return nil, fmt.Errorf("credentials_file: %w", err)
-		}
-		return []nats.Option{nats.UserCredentials(c.CredentialsFile)}, nil
+		opts, err := byCredentials(c.CredentialsFile)
+		return opts, nil, err
 	case c.NKeyFile != "":
-		o, err := nats.NkeyOptionFromSeed(c.NKeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("nkey_file %s: %w", c.NKeyFile, err)
-		}
-		return []nats.Option{o}, nil
+		return bySeed(c.NKeyFile)
 	case c.User != "":
-		if _, err := c.password(); err != nil {
-			return nil, err
+		password, err := c.password()
+		if err != nil {
+			return nil, nil, fmt.Errorf("password_file: %w", err)
 		}
-		return []nats.Option{nats.UserInfoHandler(func() (string, string) {
-			p, err := c.password()
-			if err != nil {
-				return c.User, "" // refused by the server, and tried again
-			}
-			return c.User, p
-		})}, nil
+		return []nats.Option{nats.UserInfoHandler(func() (string, string) { return c.User, password() })}, nil, nil
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
-func (c Config) password() (string, error) {
+// password is how the password is asked for at each connection.
+func (c Config) password() (func() string, error) {
 	if c.PasswordFile == "" {
-		return c.Password.Reveal(), nil
+		return c.Password.Reveal, nil
 	}
-	b, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", fmt.Errorf("password_file: %w", err)
+	r := &renewed[string]{file: c.PasswordFile, parse: parsePassword}
+	if _, err := r.read(); err != nil {
+		return nil, err
 	}
-	return strings.TrimRight(string(b), "\r\n"), nil
+	return func() string {
+		p, _ := r.read() // it was of use once
+		return p
+	}, nil
 }
 
-func (c Config) tlsOptions() ([]nats.Option, error) {
+// tlsOptions are asked for what they say at each connection.
+func (c Config) tlsOptions() []nats.Option {
 	var opts []nats.Option
-	if c.CAFile != "" {
-		if err := readable(c.CAFile); err != nil {
-			return nil, fmt.Errorf("ca_file: %w", err)
-		}
-		opts = append(opts, nats.RootCAs(c.CAFile))
+	if c.ServerName != "" {
+		opts = append(opts, nats.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.ServerName}))
 	}
-	if c.CertFile != "" {
-		if _, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile); err != nil {
-			return nil, fmt.Errorf("cert_file and key_file: %w", err)
-		}
-		opts = append(opts, nats.ClientCert(c.CertFile, c.KeyFile))
+	if c.TLS != nil {
+		opts = append(opts, nats.ClientTLSConfig(
+			func() (tls.Certificate, error) { return c.TLS.Pair(), nil },
+			func() (*x509.CertPool, error) { return c.TLS.Roots(), nil }))
 	}
-	return opts, nil
-}
-
-func readable(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return opts
 }

@@ -142,7 +142,7 @@ func TestWrongConfigurationIsRefusedWithAllItsProblems(t *testing.T) {
 	cfg := broker.Config{
 		URLs:            []string{"nats://ok:4222", "nats://user:hunter2@host:4222", "host:4222", "nats://%zz"},
 		CredentialsFile: "a", NKeyFile: "b", Password: secret.New("hunter2"), PasswordFile: "c",
-		CertFile: "d", InboxPrefix: "a.>", PublishTimeout: -1, MaxOutstanding: 100_000, Batches: "often", BatchThreshold: 1,
+		InboxPrefix: "a.>", PublishTimeout: -1, MaxOutstanding: 100_000, Batches: "often", BatchThreshold: 1,
 	}
 	_, err := broker.Connect(t.Context(), cfg, discard())
 	if err == nil {
@@ -150,7 +150,7 @@ func TestWrongConfigurationIsRefusedWithAllItsProblems(t *testing.T) {
 	}
 	for _, says := range []string{
 		"urls[1]", "urls[2]", "urls[3]", "credentials_file, nkey_file", "password and password_file", "password without user",
-		"cert_file and key_file", "inbox_prefix", "publish_timeout", "max_outstanding", "batches", "batch_threshold",
+		"inbox_prefix", "publish_timeout", "max_outstanding", "batches", "batch_threshold",
 	} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("says nothing of %s: %v", says, err)
@@ -169,8 +169,6 @@ func TestMissingFileIsAnErrorAtOnce(t *testing.T) {
 		"credentials_file": {CredentialsFile: missing},
 		"nkey_file":        {NKeyFile: missing},
 		"password_file":    {User: "u", PasswordFile: missing},
-		"ca_file":          {CAFile: missing},
-		"cert_file":        {CertFile: missing, KeyFile: missing},
 	} {
 		_, err := broker.Connect(t.Context(), cfg, discard())
 		if err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), missing) {

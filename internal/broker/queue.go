@@ -25,6 +25,8 @@ type SubscribeConfig struct {
 	MaxAckPending int
 	// Prefetch bounds the deliveries that a source has asked for and not handed out: AckWait runs for them already.
 	Prefetch int
+	// Wanted, unless it is nil, is how many of Prefetch are wanted at the moment. It must be fast and safe for concurrent use.
+	Wanted func() int
 }
 
 func (c SubscribeConfig) validate() error {

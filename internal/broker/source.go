@@ -150,11 +150,14 @@ func (s *Source) ask(now time.Time) {
 	if s.session == nil {
 		return
 	}
-	pending := len(s.buffer) + s.session.asked
-	if pending > s.cfg.Prefetch/2 {
+	pending, prefetch := len(s.buffer)+s.session.asked, s.cfg.Prefetch
+	if s.cfg.Wanted != nil {
+		prefetch = min(prefetch, max(s.cfg.Wanted(), 1))
+	}
+	if pending > prefetch/2 {
 		return
 	}
-	n := s.cfg.Prefetch - pending
+	n := prefetch - pending
 	body, err := json.Marshal(pullRequest{Batch: n, Expires: pullExpiry, Heartbeat: heartbeat})
 	if err == nil {
 		err = s.conn.nc.PublishRequest(nextSubject(s.cfg.stream(), s.cfg.name()), s.session.sub.Subject, body)

@@ -72,7 +72,7 @@ func output(cmd *cobra.Command) string {
 
 // load reads the configuration for a command that uses only a part of it.
 func load(cmd *cobra.Command, skip config.Skip) (config.Config, error) {
-	return app.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways | config.SkipWebhooks})
+	return app.Load(config.Options{Flags: cmd.Flags(), Skip: skip | config.SkipGateways | config.SkipWebhooks | config.SkipTelemetry})
 }
 
 // openDatabase opens a pool whose database can be reached.
@@ -81,7 +81,7 @@ func openDatabase(cmd *cobra.Command) (*pgxpool.Pool, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	url := cfg.Database.URL.Reveal()
+	url := cfg.Database.Access()
 	pool, err := postgres.Open(postgres.Options{URL: url, MaxConns: 2, Name: "pollux-cli"})
 	if err != nil {
 		return nil, "", err

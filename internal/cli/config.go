@@ -15,6 +15,7 @@ import (
 type verdict struct {
 	Good        bool      `json:"good"`
 	Problems    []problem `json:"problems"`
+	Warnings    []problem `json:"warnings"` // what is taken and should not stay so
 	NotLookedAt []string  `json:"not_looked_at"`
 }
 
@@ -60,10 +61,10 @@ connected to either way.`,
 				file = args[0]
 			}
 			if fileOnly {
-				return report(cmd, file, elsewhere, app.NotTried(config.CheckFile(file, cmd.Flags())))
+				return report(cmd, file, elsewhere, nil, app.NotTried(config.CheckFile(file, cmd.Flags())))
 			}
-			_, err := app.Load(config.Options{File: file, Flags: cmd.Flags()})
-			return report(cmd, file, unconnected, err)
+			cfg, err := app.Load(config.Options{File: file, Flags: cmd.Flags()})
+			return report(cmd, file, unconnected, cfg.Warnings(), err)
 		},
 	}
 	cmd.Flags().BoolVar(&fileOnly, "file-only", false, "do not look at the environment and at the secrets and files that are named: for a file of another machine")
@@ -71,12 +72,15 @@ connected to either way.`,
 }
 
 // report says whether a configuration is good. For people, what is wrong is printed like any other error.
-func report(cmd *cobra.Command, file string, unseen []string, err error) error {
+func report(cmd *cobra.Command, file string, unseen []string, warnings []config.Problem, err error) error {
 	var invalid *config.Invalid
 	if err != nil && (!errors.As(err, &invalid) || output(cmd) != "json") {
 		return err
 	}
-	v := verdict{Good: err == nil, Problems: []problem{}, NotLookedAt: unseen}
+	v := verdict{Good: err == nil, Problems: []problem{}, Warnings: []problem{}, NotLookedAt: unseen}
+	for _, p := range warnings {
+		v.Warnings = append(v.Warnings, problem{p.Where, p.Key, p.What})
+	}
 	if invalid != nil {
 		for _, p := range invalid.Problems {
 			v.Problems = append(v.Problems, problem{p.Where, p.Key, p.What})
@@ -84,6 +88,9 @@ func report(cmd *cobra.Command, file string, unseen []string, err error) error {
 	}
 	failed := show(cmd, v, func(w io.Writer) {
 		row(w, cmp.Or(file, "the configuration")+" is good")
+		for _, p := range warnings {
+			row(w, "warning: "+p.String())
+		}
 		for _, what := range unseen {
 			row(w, "not looked at: "+what)
 		}

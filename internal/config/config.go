@@ -25,38 +25,53 @@ const DefaultFile = "pollux.yaml"
 // Config is the whole configuration. Load returns one that is complete and checked; it must not be changed afterwards and is then safe for
 // concurrent use. However it is printed, secrets are not shown.
 type Config struct {
-	Database  Database           `koanf:"database"`  // The record: a PostgreSQL database, version 15 or newer.
-	NATS      NATS               `koanf:"nats"`      // The broker: NATS with JetStream.
-	Log       Log                `koanf:"log"`       // What the processes write to standard error.
-	Telemetry Telemetry          `koanf:"telemetry"` // Metrics, health and traces.
-	Relay     Relay              `koanf:"relay"`     // The outbox relay: from the record to the broker.
-	Consumer  Consumer           `koanf:"consumer"`  // The consumers: from the broker to the gateways and back to the record.
-	Webhooks  Webhooks           `koanf:"webhooks"`  // The receiver of gateways' notifications. See [webhooks.md](webhooks.md).
-	Operators Operators          `koanf:"operators"` // What operators may do with dead letters, and what needs a second person.
-	Policies  map[string]Policy  `koanf:"policies"`  // How payments are retried, by the name of the policy. `standard`, `high_value` and `background` exist; what a policy of your own does not say is as in `standard`.
-	Classes   map[string]string  `koanf:"classes"`   // Which policy a class of payment has. A class that is not named here is treated as `standard`.
-	Gateways  map[string]Gateway `koanf:"gateways"`  // The gateways, by the name that payments carry.
+	Database  Database           `koanf:"database" restart:"relay consumer webhook"`  // The record: a PostgreSQL database, version 15 or newer.
+	NATS      NATS               `koanf:"nats" restart:"relay consumer"`              // The broker: NATS with JetStream.
+	Log       Log                `koanf:"log" restart:"relay consumer webhook"`       // What the processes write to standard error.
+	Telemetry Telemetry          `koanf:"telemetry" restart:"relay consumer webhook"` // Metrics, health and traces.
+	Relay     Relay              `koanf:"relay" restart:"relay"`                      // The outbox relay: from the record to the broker.
+	Consumer  Consumer           `koanf:"consumer" restart:"consumer"`                // The consumers: from the broker to the gateways and back to the record.
+	Webhooks  Webhooks           `koanf:"webhooks" restart:"webhook"`                 // The receiver of gateways' notifications. See [webhooks.md](webhooks.md).
+	Operators Operators          `koanf:"operators" restart:""`                       // What operators may do with dead letters, and what needs a second person.
+	Policies  map[string]Policy  `koanf:"policies" restart:""`                        // How payments are retried, by the name of the policy. `standard`, `high_value` and `background` exist; what a policy of your own does not say is as in `standard`.
+	Classes   map[string]string  `koanf:"classes" restart:""`                         // Which policy a class of payment has. A class that is not named here is treated as `standard`.
+	Gateways  map[string]Gateway `koanf:"gateways" restart:"relay consumer webhook"`  // The gateways, by the name that payments carry.
 
 	policies map[string]map[string]resolved // gateway ("" for any other), class
 	secrets  map[string]string              // the names of secrets in the sections of adapters, by path
+	from     *reading                       // what it was read from; nil for one that was not loaded
+	warnings []Problem
 }
+
+// The services, as the tag of a key names those that a change of it takes a restart of. A key without the tag is as the section around it; an empty one is live:
+// it takes effect at SIGHUP.
+const (
+	ServiceRelay    = "relay"
+	ServiceConsumer = "consumer"
+	ServiceWebhook  = "webhook"
+)
 
 // Database says where the record is.
 type Database struct {
-	URL      URL `koanf:"url"`       // `postgres://user@host:5432/payments`, or `file:/path` or `env:NAME` of a secret that holds such a URL. With a password it must be a secret, except on loopback. Required by every process.
-	MaxConns int `koanf:"max_conns"` // Connections of one process. A relay needs one for each batch in flight and one for events; a consumer one for each writer and a few to read. More do not make it faster: PostgreSQL works best with a few per core.
+	URL      URL    `koanf:"url"`       // `postgres://user@host:5432/payments`, or `file:/path` or `env:NAME` of a secret that holds such a URL. With a password it must be a secret, except on loopback. Required by every process.
+	TLS      string `koanf:"tls"`       // How the connection is secured, in PostgreSQL's words: `disable`, `require` (encrypted, and anybody may pass for the server), `verify-ca` (its certificate is of an authority that is trusted) or `verify-full` (and of its host). Not written: `verify-full` with a file below, otherwise what `sslmode` in the URL says.
+	CAFile   string `koanf:"ca_file"`   // Certificates that the server's is checked against, read again when they change. Empty: the system's.
+	CertFile string `koanf:"cert_file"` // A client certificate, for servers that ask for one; read again when it changes. Empty: none.
+	KeyFile  string `koanf:"key_file"`  // The key of the client certificate.
+	MaxConns int    `koanf:"max_conns"` // Connections of one process. A relay needs one for each batch in flight and one for events; a consumer one for each writer and a few to read. More do not make it faster: PostgreSQL works best with a few per core.
 }
 
 // NATS says where the broker is. At most one of credentials_file, nkey_file and user is used.
 type NATS struct {
 	URLs            []string `koanf:"urls"`             // The servers of one cluster: `nats://host:4222`, `tls://host:4222` with TLS. Without user and password. Required by every process but migrations.
 	CredentialsFile string   `koanf:"credentials_file"` // A JWT with its seed, as nsc writes it; read again at each connection. Empty: none.
-	NKeyFile        string   `koanf:"nkey_file"`        // The seed of an nkey. Empty: none.
+	NKeyFile        string   `koanf:"nkey_file"`        // The seed of an nkey; read again at each connection. Empty: none.
 	User            string   `koanf:"user"`             // A user, with the password below. Empty: none.
 	Password        Secret   `koanf:"password"`         // The user's password: `file:/path`, read again at each connection, or `env:NAME`.
-	CAFile          string   `koanf:"ca_file"`          // Certificates that the servers' are checked against. Empty: the system's.
-	CertFile        string   `koanf:"cert_file"`        // A client certificate, for servers that ask for one. Empty: none.
+	CAFile          string   `koanf:"ca_file"`          // Certificates that the servers' are checked against, read again when they change. Empty: the system's.
+	CertFile        string   `koanf:"cert_file"`        // A client certificate, for servers that ask for one; read again when it changes. Empty: none.
 	KeyFile         string   `koanf:"key_file"`         // The key of the client certificate.
+	ServerName      string   `koanf:"server_name"`      // The name in the servers' certificates, where it is not the host of their URL.
 	InboxPrefix     string   `koanf:"inbox_prefix"`     // What the subjects of answers to us begin with, for servers that let a user read its own inboxes only.
 	MaxOutstanding  int      `koanf:"max_outstanding"`  // Messages that are published and not acknowledged yet. A stream refuses what exceeds 100,000 from all publishers together.
 	Batches         string   `koanf:"batches"`          // Whether many messages for one stream are published as atomic batches: `always`, `never`, or `auto`, which measures each stream and takes what is faster: batches where the server syncs its disk for every message, single messages elsewhere. See [decisions/0003-atomic-batches.md](decisions/0003-atomic-batches.md).
@@ -65,42 +80,45 @@ type NATS struct {
 
 // Log says what is written to standard error.
 type Log struct {
-	Format string `koanf:"format"` // `text` for people, `json` for machines.
-	Level  Level  `koanf:"level"`  // `debug`, `info`, `warn` or `error`: what is less important is not written.
+	Format string `koanf:"format"`           // `text` for people, `json` for machines.
+	Level  Level  `koanf:"level" restart:""` // `debug`, `info`, `warn` or `error`: what is less important is not written.
 }
 
 // Telemetry says how a process is seen from outside.
 type Telemetry struct {
-	Listen       string  `koanf:"listen"`        // Where /metrics, /healthz and /readyz are served. Loopback, because metrics name gateways and volumes; in a container write `:9464` and let the network decide who may read. Empty: nowhere.
-	PprofListen  string  `koanf:"pprof_listen"`  // Where /debug/pprof/ is served, on loopback only: profiles show memory. Empty: nowhere.
-	OTLPEndpoint string  `koanf:"otlp_endpoint"` // The URL of an OTLP/gRPC collector for traces: `http://host:4317` without TLS, `https://` with. Empty: no traces, at no cost.
-	TraceRatio   Percent `koanf:"trace_ratio"`   // Share of traces that are recorded where the payment carries no `traceparent` that has decided.
-	MaxGateways  int     `koanf:"max_gateways"`  // Gateways with metrics of their own besides those configured here; payments of further ones are counted as `other`. A mistake in the data must not become a flood of time series.
+	Listen       string  `koanf:"listen"`         // Where /metrics, /healthz and /readyz are served. Loopback, because metrics name gateways and volumes; in a container write `:9464` and let the network decide who may read. Empty: nowhere.
+	CertFile     string  `koanf:"cert_file"`      // A certificate (PEM), where these pages are to be served with TLS; read again when it changes. Empty: without TLS.
+	KeyFile      string  `koanf:"key_file"`       // The key of the certificate.
+	ClientCAFile string  `koanf:"client_ca_file"` // Whoever reads the pages must show a certificate of one of these authorities; probes of an orchestrator cannot. Empty: nobody must.
+	PprofListen  string  `koanf:"pprof_listen"`   // Where /debug/pprof/ is served, on loopback only: profiles show memory. Empty: nowhere.
+	OTLPEndpoint string  `koanf:"otlp_endpoint"`  // The URL of an OTLP/gRPC collector for traces: `http://host:4317` without TLS, `https://` with. Empty: no traces, at no cost.
+	TraceRatio   Percent `koanf:"trace_ratio"`    // Share of traces that are recorded where the payment carries no `traceparent` that has decided.
+	MaxGateways  int     `koanf:"max_gateways"`   // Gateways with metrics of their own besides those configured here; payments of further ones are counted as `other`. A mistake in the data must not become a flood of time series.
 }
 
 // Relay says how the outbox relay works.
 type Relay struct {
-	Every          time.Duration `koanf:"every"`           // How often it looks for due polls and new events while there is nothing to do. A look with an empty result costs PostgreSQL 0.03 ms; it is half of the wait between a commit and its first poll.
-	Batch          int           `koanf:"batch"`           // Most polls or events in one claim. The broker syncs a batch once, so that large ones are fast: 46,000 messages a second with 1000, 17,000 with 100.
-	InFlight       int           `koanf:"in_flight"`       // Batches that are published while the next is claimed. Two keep both the database and the broker busy.
-	Lease          time.Duration `koanf:"lease"`           // How long a claimed poll is out of other relays' sight; afterwards it is due again. It bounds how late a poll is whose message was lost.
-	Backlog        int           `koanf:"backlog"`         // Undelivered polls of a queue at the broker above which none is published to it: what waits, waits in the database. A few seconds of work for the consumers.
-	PublishTimeout time.Duration `koanf:"publish_timeout"` // For the broker to store a batch. Longer, and the batch is published again.
-	Retry          time.Duration `koanf:"retry"`           // Before an event that the broker did not store is tried again.
-	Watch          time.Duration `koanf:"watch"`           // How often it looks whether a stream was lost or shortened, and for queues that are not configured.
-	KeepEvents     time.Duration `koanf:"keep_events"`     // How long published events stay in the outbox, so that a broker that lost its disk gets them again.
-	KeepAttempts   time.Duration `koanf:"keep_attempts"`   // How long the log of calls to gateways is kept: what a person looks at when a customer asks.
+	Every          time.Duration `koanf:"every"`                                    // How often it looks for due polls and new events while there is nothing to do. A look with an empty result costs PostgreSQL 0.03 ms; it is half of the wait between a commit and its first poll.
+	Batch          int           `koanf:"batch"`                                    // Most polls or events in one claim. The broker syncs a batch once, so that large ones are fast: 46,000 messages a second with 1000, 17,000 with 100.
+	InFlight       int           `koanf:"in_flight"`                                // Batches that are published while the next is claimed. Two keep both the database and the broker busy.
+	Lease          time.Duration `koanf:"lease"`                                    // How long a claimed poll is out of other relays' sight; afterwards it is due again. It bounds how late a poll is whose message was lost.
+	Backlog        int           `koanf:"backlog"`                                  // Undelivered polls of a queue at the broker above which none is published to it: what waits, waits in the database. A few seconds of work for the consumers.
+	PublishTimeout time.Duration `koanf:"publish_timeout" restart:"relay consumer"` // For the broker to store a batch. Longer, and the batch is published again.
+	Retry          time.Duration `koanf:"retry"`                                    // Before an event that the broker did not store is tried again.
+	Watch          time.Duration `koanf:"watch"`                                    // How often it looks whether a stream was lost or shortened, and for queues that are not configured.
+	KeepEvents     time.Duration `koanf:"keep_events"`                              // How long published events stay in the outbox, so that a broker that lost its disk gets them again.
+	KeepAttempts   time.Duration `koanf:"keep_attempts"`                            // How long the log of calls to gateways is kept: what a person looks at when a customer asks.
 }
 
 // Consumer says how the consumers work.
 type Consumer struct {
-	Lanes         []string      `koanf:"lanes"`           // The lanes of fresh payments that this process works on, of `high`, `normal` and `low`. All, unless some lanes have processes of their own. Retries, replays and what was deferred are worked on by all.
-	AckWait       time.Duration `koanf:"ack_wait"`        // When the broker delivers again what was not acknowledged. Longer than any gateway's timeout, or one payment is polled twice at once; and the shorter, the sooner a dead process's work goes on.
-	Lease         time.Duration `koanf:"lease"`           // How long the record keeps a poll for the consumer that has it, and a held one beyond its delay. Afterwards the relay publishes it anew.
-	HoldBudget    int           `koanf:"hold_budget"`     // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. About one second of the fleet's work, so that held retries that come due together never stand long before fresh payments; at a gateway with a rate in `limits` no more than one second of that. The broker itself takes 100,000 well; with 500,000 fresh polls waited 80 s.
-	MaxAckPending int           `koanf:"max_ack_pending"` // Messages of a queue that may be held or worked on, over the whole fleet. At least the hold budget and the workers of all processes together, or held messages keep fresh ones from being delivered: the default leaves room for 78 processes of 64 workers.
-	Drain         time.Duration `koanf:"drain"`           // How long polls that were begun may go on after SIGTERM. Below the orchestrator's grace period, which is usually 30 s; above the gateways' timeouts.
-	Record        Record        `koanf:"record"`          // How results are written.
+	Lanes         []string      `koanf:"lanes" restart:"relay consumer"` // The lanes of fresh payments that this process works on, of `high`, `normal` and `low`. All, unless some lanes have processes of their own. Retries, replays and what was deferred are worked on by all.
+	AckWait       time.Duration `koanf:"ack_wait"`                       // When the broker delivers again what was not acknowledged. Longer than any gateway's timeout, or one payment is polled twice at once; and the shorter, the sooner a dead process's work goes on.
+	Lease         time.Duration `koanf:"lease"`                          // How long the record keeps a poll for the consumer that has it, and a held one beyond its delay. Afterwards the relay publishes it anew.
+	HoldBudget    int           `koanf:"hold_budget"`                    // Messages of a queue that the broker may hold for a delay, over the whole fleet; beyond it polls sleep in the database. About one second of the fleet's work, so that held retries that come due together never stand long before fresh payments; at a gateway with a rate in `limits` no more than one second of that. The broker itself takes 100,000 well; with 500,000 fresh polls waited 80 s.
+	MaxAckPending int           `koanf:"max_ack_pending"`                // Messages of a queue that may be held or worked on, over the whole fleet. At least the hold budget and the workers of all processes together, or held messages keep fresh ones from being delivered: the default leaves room for 78 processes of 64 workers.
+	Drain         time.Duration `koanf:"drain"`                          // How long polls that were begun may go on after SIGTERM. Below the orchestrator's grace period, which is usually 30 s; above the gateways' timeouts.
+	Record        Record        `koanf:"record"`                         // How results are written.
 }
 
 // Record says how results are gathered into transactions.
@@ -143,20 +161,20 @@ type Curve struct {
 
 // Gateway says how payments of one gateway are polled.
 type Gateway struct {
-	Adapter     string              `koanf:"adapter"`      // What speaks with the gateway: `httpjson`, `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico` or `adyen`. The section of that name says how; `adyen` has none, because it is never asked: see [gateways/adyen.md](gateways/adyen.md).
-	Workers     int                 `koanf:"workers"`      // Polls of one lane that one process has in hand at once. With a rate in `limits`, no more than have their turn within two seconds.
-	MinInterval *time.Duration      `koanf:"min_interval"` // Between two polls of one payment, whatever its policy says. Not written: what the adapter knows of the gateway, mostly `0s`.
-	WebhookOnly bool                `koanf:"webhook_only"` // The gateway is never asked: its payments wait for a webhook until their deadline or the policy's window ends, and then for a person. Always so with gateways that cannot be asked.
-	Limits      Limits              `koanf:"limits"`       // How often it is called, by the whole fleet; each of its accounts for itself. Without a rate and a concurrency nothing but pauses that it asks for: write at least what its contract says.
-	Breaker     Breaker             `koanf:"breaker"`      // When it is not called any more, by the whole fleet, and how it comes back; each of its accounts for itself. See [breaker.md](breaker.md).
-	Classes     map[string]string   `koanf:"classes"`      // Classes that have another policy at this gateway.
-	Policies    map[string]Policy   `koanf:"policies"`     // Policies that are different at this gateway: what is not said here is as in the policy of that name.
-	HTTPJSON    *httpjson.Config    `koanf:"httpjson"`     // For `adapter: httpjson`: how to ask the gateway and how to read its answers. See [gateways/httpjson.md](gateways/httpjson.md).
-	Stripe      *stripe.Config      `koanf:"stripe"`       // For `adapter: stripe`. See [gateways/stripe.md](gateways/stripe.md).
-	PayPal      *paypal.Config      `koanf:"paypal"`       // For `adapter: paypal`. See [gateways/paypal.md](gateways/paypal.md).
-	Razorpay    *razorpay.Config    `koanf:"razorpay"`     // For `adapter: razorpay`. See [gateways/razorpay.md](gateways/razorpay.md).
-	MercadoPago *mercadopago.Config `koanf:"mercadopago"`  // For `adapter: mercadopago`. See [gateways/mercadopago.md](gateways/mercadopago.md).
-	Iyzico      *iyzico.Config      `koanf:"iyzico"`       // For `adapter: iyzico`. See [gateways/iyzico.md](gateways/iyzico.md).
+	Adapter     string              `koanf:"adapter" restart:"consumer webhook"`      // What speaks with the gateway: `httpjson`, `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico` or `adyen`. The section of that name says how; `adyen` has none, because it is never asked: see [gateways/adyen.md](gateways/adyen.md).
+	Workers     int                 `koanf:"workers" restart:"consumer"`              // Polls of one lane that one process has in hand at once. With a rate in `limits`, no more than have their turn within two seconds.
+	MinInterval *time.Duration      `koanf:"min_interval" restart:"consumer webhook"` // Between two polls of one payment, whatever its policy says. Not written: what the adapter knows of the gateway, mostly `0s`.
+	WebhookOnly bool                `koanf:"webhook_only" restart:"consumer webhook"` // The gateway is never asked: its payments wait for a webhook until their deadline or the policy's window ends, and then for a person. Always so with gateways that cannot be asked.
+	Limits      Limits              `koanf:"limits" restart:""`                       // How often it is called, by the whole fleet; each of its accounts for itself. Without a rate and a concurrency nothing but pauses that it asks for: write at least what its contract says.
+	Breaker     Breaker             `koanf:"breaker" restart:""`                      // When it is not called any more, by the whole fleet, and how it comes back; each of its accounts for itself. See [breaker.md](breaker.md).
+	Classes     map[string]string   `koanf:"classes" restart:""`                      // Classes that have another policy at this gateway.
+	Policies    map[string]Policy   `koanf:"policies" restart:""`                     // Policies that are different at this gateway: what is not said here is as in the policy of that name.
+	HTTPJSON    *httpjson.Config    `koanf:"httpjson" restart:""`                     // For `adapter: httpjson`: how to ask the gateway and how to read its answers. See [gateways/httpjson.md](gateways/httpjson.md).
+	Stripe      *stripe.Config      `koanf:"stripe" restart:""`                       // For `adapter: stripe`. See [gateways/stripe.md](gateways/stripe.md).
+	PayPal      *paypal.Config      `koanf:"paypal" restart:""`                       // For `adapter: paypal`. See [gateways/paypal.md](gateways/paypal.md).
+	Razorpay    *razorpay.Config    `koanf:"razorpay" restart:""`                     // For `adapter: razorpay`. See [gateways/razorpay.md](gateways/razorpay.md).
+	MercadoPago *mercadopago.Config `koanf:"mercadopago" restart:""`                  // For `adapter: mercadopago`. See [gateways/mercadopago.md](gateways/mercadopago.md).
+	Iyzico      *iyzico.Config      `koanf:"iyzico" restart:""`                       // For `adapter: iyzico`. See [gateways/iyzico.md](gateways/iyzico.md).
 }
 
 // Decimal is an amount of money in whole units, as it was written: 50000.00. Its currency stands beside it.

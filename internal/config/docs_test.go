@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,8 +81,12 @@ func table(t *testing.T, name string) string {
 	case "built_in":
 		builtIn(&b)
 	default:
-		b.WriteString("| key | type | default | what and why |\n|---|---|---|---|\n")
-		rows(t, &b, "", defaultOf(t, name))
+		b.WriteString("| key | type | default | change | what and why |\n|---|---|---|---|---|\n")
+		at := path{name}
+		if name == "policies" || name == "gateways" {
+			at = at.child("NAME")
+		}
+		rows(t, &b, at, "", defaultOf(t, name))
 	}
 	return b.String()
 }
@@ -107,25 +112,35 @@ func defaultOf(t *testing.T, name string) reflect.Value {
 // connection is what all adapters have to say about their connections.
 var connection = reflect.TypeFor[httpclient.Config]()
 
-func rows(t *testing.T, b *strings.Builder, prefix string, v reflect.Value) {
+// change is what a change of a key takes.
+func change(p path) string {
+	services := slices.Clone(root.at(p).restart)
+	if len(services) == 0 {
+		return "SIGHUP"
+	}
+	slices.Sort(services)
+	return "restart: " + strings.Join(services, ", ")
+}
+
+func rows(t *testing.T, b *strings.Builder, above path, prefix string, v reflect.Value) {
 	for _, f := range keysOf(v.Type()) {
-		value, key := v.FieldByIndex(f.Index), prefix+f.key
+		value, key, at := v.FieldByIndex(f.Index), prefix+f.key, above.child(f.key)
 		s := schemaOf(f.Type)
 		switch {
 		case f.owner == connection && prefix != "httpjson.": // the same for every adapter
 			if f.key == "timeout" {
-				fmt.Fprintf(b, "| `%s`, … | | | How the gateway is reached, with the keys and defaults of `httpjson.timeout` to `httpjson.user_agent`. |\n", key)
+				fmt.Fprintf(b, "| `%s`, … | | | SIGHUP | How the gateway is reached, with the keys and defaults of `httpjson.timeout` to `httpjson.user_agent`. |\n", key)
 			}
 			continue
 		case s.section():
 			value = reflect.Indirect(value)
-			fmt.Fprintf(b, "| `%s` | section | | %s |\n", key, comment(t, f.owner, f.Name))
-			rows(t, b, key+".", value)
+			fmt.Fprintf(b, "| `%s` | section | | | %s |\n", key, comment(t, f.owner, f.Name))
+			rows(t, b, at, key+".", value)
 		default:
-			fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", key, typeName(s), shown(value), comment(t, f.owner, f.Name))
+			fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", key, typeName(s), shown(value), change(at), comment(t, f.owner, f.Name))
 		}
 		if s.elem.section() && s.elem.typ != reflect.TypeFor[Policy]() {
-			rows(t, b, key+".NAME.", elementOf(s.elem.typ))
+			rows(t, b, at.child("NAME"), key+".NAME.", elementOf(s.elem.typ))
 		}
 	}
 }

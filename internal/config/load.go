@@ -18,7 +18,7 @@ import (
 )
 
 // root is the schema of a whole configuration.
-var root = schemaOf(reflect.TypeFor[Config]())
+var root = complete(schemaOf(reflect.TypeFor[Config]()))
 
 // Options say what Load reads. The zero value reads DefaultFile, where there is one, and the environment, and asks for everything.
 type Options struct {
@@ -39,7 +39,8 @@ const (
 	SkipBroker
 	SkipGateways // the secrets of adapters are not read either
 	SkipWebhooks // the secrets of notifications are not read either
-	skipSecrets  // no file or variable that a secret is named by is read: for Check
+	SkipTelemetry
+	skipSecrets // no file or variable that a secret is named by is read: for Check
 )
 
 // Load reads and checks the configuration. When it is refused the error is an *Invalid with every problem. Reading never changes anything
@@ -58,15 +59,10 @@ func Load(o Options) (Config, error) {
 		return Config{}, &Invalid{Problems: order(w.problems)}
 	}
 	w.inherit()
-	v := &verifier{origins: w.origins, bad: w.bad(), skip: o.Skip, only: o.Gateway}
-	secrets := v.secrets(root, nil, w.values)
-	c, err := w.decode(secrets)
+	c, problems, err := w.complete(o)
 	if err != nil {
 		return Config{}, err
 	}
-	c.secrets = secrets.names
-	v.config(&c)
-	problems := order(append(w.problems, v.problems...))
 	switch {
 	case len(problems) > 0 && file == "":
 		return Config{}, &Invalid{Problems: append([]Problem{nothingRead(environ)}, problems...)}
@@ -74,6 +70,21 @@ func Load(o Options) (Config, error) {
 		return Config{}, &Invalid{Problems: problems}
 	}
 	return c, nil
+}
+
+// complete makes a Config of what was written and reads the secrets; with it comes everything that is wrong.
+func (w *written) complete(o Options) (Config, []Problem, error) {
+	v := &verifier{origins: w.origins, bad: w.bad(), skip: o.Skip, only: o.Gateway}
+	secrets := v.secrets(root, nil, w.values)
+	c, err := w.decode(secrets)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	c.secrets = secrets.names
+	v.config(&c)
+	c.warnings = order(v.warnings)
+	c.from = &reading{options: o, written: w, values: secrets.values, units: w.units(&c, o.Skip)}
+	return c, order(append(w.problems, v.problems...)), nil
 }
 
 // nothingRead is the first thing to know about what is missing where no file was read.

@@ -13,7 +13,7 @@ type resolved struct {
 
 // Policy returns how payments of a class are retried at a gateway. A class that is not configured is treated as standard, a gateway that is
 // not configured has no policies of its own. It is safe for concurrent use.
-func (c Config) Policy(gateway, class string) redelivery.Policy {
+func (c *Config) Policy(gateway, class string) redelivery.Policy {
 	at, ok := c.policies[gateway]
 	if !ok {
 		at = c.policies[""]
@@ -26,7 +26,7 @@ func (c Config) Policy(gateway, class string) redelivery.Policy {
 }
 
 // PolicyOf returns Policy of one gateway, for its consumer.
-func (c Config) PolicyOf(gateway string) func(class string) redelivery.Policy {
+func (c *Config) PolicyOf(gateway string) func(class string) redelivery.Policy {
 	return func(class string) redelivery.Policy { return c.Policy(gateway, class) }
 }
 

@@ -14,7 +14,8 @@ type Problem struct {
 	What  string // what is wrong and what to write instead; never a value that may be a secret
 
 	file string
-	line int // for the order
+	line int    // for the order
+	id   string // of the path
 }
 
 // String is the problem in one line.
@@ -86,7 +87,7 @@ func (o origin) String() string {
 }
 
 func (o origin) problem(key path, format string, a ...any) Problem {
-	return Problem{Where: o.String(), Key: key.String(), What: fmt.Sprintf(format, a...), file: o.file, line: o.line}
+	return Problem{Where: o.String(), Key: key.String(), What: fmt.Sprintf(format, a...), file: o.file, line: o.line, id: key.id()}
 }
 
 // path is the way to a key.

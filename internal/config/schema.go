@@ -16,9 +16,14 @@ type schema struct {
 	names  []string     // of a section, in the order of its type
 	fields map[string]*schema
 	elem   *schema // of a mapping with names of the user's own; nil for a section
+
+	restart []string // the services that a change takes a restart of; none: it is live
 }
 
-const tagName = "koanf"
+const (
+	tagName    = "koanf"
+	restartTag = "restart"
+)
 
 var (
 	unmarshaler  = reflect.TypeFor[encoding.TextUnmarshaler]()
@@ -62,6 +67,29 @@ func sectionOf(t reflect.Type) *schema {
 		s.fields[f.key] = schemaOf(f.Type)
 	}
 	return s
+}
+
+// complete is a schema with what a change of each key takes: as its tag says, or as it is with the section around it.
+func complete(s *schema) *schema {
+	s.inherit(nil)
+	return s
+}
+
+func (s *schema) inherit(restart []string) {
+	s.restart = restart
+	if s.elem != nil {
+		s.elem.inherit(restart)
+	}
+	if !s.section() {
+		return
+	}
+	for _, f := range keysOf(s.typ) {
+		below := restart
+		if services, ok := f.Tag.Lookup(restartTag); ok {
+			below = strings.Fields(services)
+		}
+		s.fields[f.key].inherit(below)
+	}
 }
 
 // keyField is a field of a type that is a key.

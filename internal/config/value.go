@@ -187,6 +187,18 @@ func (u URL) GoString() string { return u.shown }
 // IsZero reports whether nothing was written.
 func (u URL) IsZero() bool { return u.shown == "" }
 
+// File is the path of the file that holds the URL; empty when it is no file.
+func (u URL) File() string { return Secret{name: u.shown}.File() }
+
+// Fresh is Reveal with the secret read again: what renews a password need not restart anybody.
+func (u URL) Fresh() (string, error) {
+	if u.File() == "" {
+		return u.Reveal(), nil
+	}
+	err := u.load()
+	return u.Reveal(), err
+}
+
 // Reveal is the URL with its password; empty before Load where a secret was named. Whoever calls it answers for where it goes.
 func (u URL) Reveal() string { return u.value.Reveal() }
 

@@ -3,7 +3,6 @@ package config
 import (
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -33,6 +32,7 @@ type verifier struct {
 	skip     Skip
 	only     string // the gateway that is used; empty is all
 	problems []Problem
+	warnings []Problem
 }
 
 // refuse says that keys cannot stand so. The problem is where the first of them was written that was written at all.
@@ -110,6 +110,7 @@ func (v *verifier) config(c *Config) {
 func (v *verifier) database(d *Database) {
 	if !v.skips(SkipDatabase) {
 		v.record(&d.URL)
+		v.databaseTLS(d)
 	}
 	v.between("database.max_conns", d.MaxConns, 2, 1000)
 }
@@ -127,15 +128,11 @@ func (v *verifier) broker(n *NATS) {
 		return
 	}
 	v.servers(n.URLs)
-	v.file("nats.credentials_file", n.CredentialsFile)
-	v.file("nats.nkey_file", n.NKeyFile)
-	v.file("nats.ca_file", n.CAFile)
-	v.file("nats.cert_file", n.CertFile)
-	v.file("nats.key_file", n.KeyFile)
+	v.secretFile("nats.credentials_file", n.CredentialsFile)
+	v.secretFile("nats.nkey_file", n.NKeyFile)
+	v.certificates("nats", "ca_file", n.TLSFiles())
 	v.password("nats.password", &n.Password)
-	if (n.CertFile == "") != (n.KeyFile == "") {
-		v.refuse(keys("nats.cert_file", "nats.key_file"), "a certificate and its key go together; write both cert_file and key_file, or neither")
-	}
+	v.brokerTLS(n)
 	if (n.User == "") != n.Password.IsZero() {
 		v.refuse(keys("nats.user", "nats.password"), "a user and its password go together; write both user and password, or neither")
 	}
@@ -169,6 +166,7 @@ func (v *verifier) password(name string, s *Secret) {
 	if err := s.load(); err != nil {
 		v.refuse(keys(name), "%s", err)
 	}
+	v.guarded(key(name), s.File())
 }
 
 // secrets reads the secrets in the sections of adapters. Where they are skipped each is a word that says so.
@@ -191,24 +189,20 @@ func (v *verifier) secrets(s *schema, p path, values map[string]any) secrets {
 			v.settle(p)
 		}
 		found.values[name] = value
+		if file, ok := strings.CutPrefix(name, "file:"); ok && err == nil {
+			v.guarded(p, file)
+		}
 	})
 	return found
 }
 
 // eachSecret calls fn for the name of every secret in values.
 func eachSecret(s *schema, p path, value any, fn func(path, string)) {
-	switch value := value.(type) {
-	case map[string]any:
-		for _, name := range sorted(value) {
-			if below := s.below(name); below != nil {
-				eachSecret(below, p.child(name), value[name], fn)
-			}
-		}
-	case string:
+	eachText(s, p, value, func(s *schema, p path, name string) {
 		if s.typ == secretType {
-			fn(p, value)
+			fn(p, name)
 		}
-	}
+	})
 }
 
 // record checks the URL of the database and reads the secret that it may be.
@@ -225,22 +219,12 @@ func (v *verifier) record(u *URL) {
 		v.refuse(keys(name), "%s", err)
 		return
 	}
+	v.guarded(key(name), u.File())
 	parsed, err := url.Parse(u.value.Reveal())
 	if err != nil || parsed.Scheme != "postgres" && parsed.Scheme != "postgresql" {
 		v.refuse(keys(name), "not a URL of the form %s", example)
+		v.settle(key(name))
 	}
-}
-
-func (v *verifier) file(name, file string) {
-	if file == "" || v.skips(skipSecrets) {
-		return
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		v.refuse(keys(name), "%s", err)
-		return
-	}
-	_ = f.Close()
 }
 
 func (v *verifier) telemetry(c *Config) {
@@ -255,6 +239,9 @@ func (v *verifier) telemetry(c *Config) {
 	}
 	if t.Listen != "" && t.Listen == t.PprofListen {
 		v.refuse(keys("telemetry.pprof_listen", "telemetry.listen"), "pprof_listen and listen are both %s; write another port", t.Listen)
+	}
+	if !v.skips(SkipTelemetry) {
+		v.listener("telemetry", t.TLSFiles())
 	}
 	if u, err := url.Parse(t.OTLPEndpoint); t.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
 		v.refuse(keys("telemetry.otlp_endpoint"), "not a URL of the form http://host:4317 or https://host:4317")

@@ -21,21 +21,22 @@ import (
 
 // Webhooks says how gateways' notifications are received.
 type Webhooks struct {
-	Listen         string          `koanf:"listen"`           // Where notifications are taken: `POST /webhooks/GATEWAY` or `/webhooks/GATEWAY/ACCOUNT`. Loopback: what stands before it, an ingress, speaks TLS. In a container write `:8480`.
-	CertFile       string          `koanf:"cert_file"`        // A certificate (PEM), where it speaks TLS itself; read again when it changes. Empty: without TLS.
-	KeyFile        string          `koanf:"key_file"`         // The key of the certificate.
-	MaxBodyBytes   int             `koanf:"max_body_bytes"`   // Of one notification. The largest honest ones have some ten thousand.
-	MaxHeaderBytes int             `koanf:"max_header_bytes"` // Of the head of a request.
-	HeaderTimeout  time.Duration   `koanf:"header_timeout"`   // For the head of a request to come.
-	BodyTimeout    time.Duration   `koanf:"body_timeout"`     // For all of a request to come.
-	IdleTimeout    time.Duration   `koanf:"idle_timeout"`     // Between two requests of a connection.
-	MaxConnections int             `koanf:"max_connections"`  // Open at once; beyond it the one is closed that has dawdled longest without sending a whole request. With `max_body_bytes` it bounds the memory that strangers can take.
-	Keeping        int             `koanf:"keeping"`          // Verified notifications that wait for their commit at once; what is not verified never takes their place. Beyond it the sender is asked to come again.
-	Drain          time.Duration   `koanf:"drain"`            // How long requests that were begun may go on after SIGTERM.
-	Record         WebhookRecord   `koanf:"record"`           // How notifications are written.
-	KeepEvents     time.Duration   `koanf:"keep_events"`      // How long notifications are kept: for people, and to know what came before. Longer than vendors repeat them; Adyen does for 30 days.
-	WaitForPayment time.Duration   `koanf:"wait_for_payment"` // How long a notification waits for its payment to be tracked. Longer than your service's transactions take.
-	Gateways       map[string]Hook `koanf:"gateways"`         // The gateways that send notifications, by the name that payments carry.
+	Listen         string          `koanf:"listen"`                              // Where notifications are taken: `POST /webhooks/GATEWAY` or `/webhooks/GATEWAY/ACCOUNT`. Loopback: what stands before it, an ingress, speaks TLS. In a container write `:8480`.
+	CertFile       string          `koanf:"cert_file"`                           // A certificate (PEM), where it speaks TLS itself; read again when it changes. Empty: without TLS.
+	KeyFile        string          `koanf:"key_file"`                            // The key of the certificate.
+	ClientCAFile   string          `koanf:"client_ca_file"`                      // Whoever sends must show a certificate of one of these authorities, read again when they change: for an ingress that shows one. Empty: nobody must.
+	MaxBodyBytes   int             `koanf:"max_body_bytes"`                      // Of one notification. The largest honest ones have some ten thousand.
+	MaxHeaderBytes int             `koanf:"max_header_bytes"`                    // Of the head of a request.
+	HeaderTimeout  time.Duration   `koanf:"header_timeout"`                      // For the head of a request to come.
+	BodyTimeout    time.Duration   `koanf:"body_timeout"`                        // For all of a request to come.
+	IdleTimeout    time.Duration   `koanf:"idle_timeout"`                        // Between two requests of a connection.
+	MaxConnections int             `koanf:"max_connections"`                     // Open at once; beyond it the one is closed that has dawdled longest without sending a whole request. With `max_body_bytes` it bounds the memory that strangers can take.
+	Keeping        int             `koanf:"keeping"`                             // Verified notifications that wait for their commit at once; what is not verified never takes their place. Beyond it the sender is asked to come again.
+	Drain          time.Duration   `koanf:"drain"`                               // How long requests that were begun may go on after SIGTERM.
+	Record         WebhookRecord   `koanf:"record"`                              // How notifications are written.
+	KeepEvents     time.Duration   `koanf:"keep_events"`                         // How long notifications are kept: for people, and to know what came before. Longer than vendors repeat them; Adyen does for 30 days.
+	WaitForPayment time.Duration   `koanf:"wait_for_payment"`                    // How long a notification waits for its payment to be tracked. Longer than your service's transactions take.
+	Gateways       map[string]Hook `koanf:"gateways" restart:"webhook consumer"` // The gateways that send notifications, by the name that payments carry.
 }
 
 // WebhookRecord says how notifications are gathered into transactions.
@@ -47,23 +48,24 @@ type WebhookRecord struct {
 
 // Hook says how one gateway signs its notifications and what they mean.
 type Hook struct {
-	Scheme     string                 `koanf:"scheme"`     // `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico`, `adyen`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
-	Keys       map[string]HookKey     `koanf:"keys"`       // What it signs with, by names of your own. Two while one is changed: what was sent before is sent again with the old one.
-	Accounts   map[string]HookAccount `koanf:"accounts"`   // Accounts with keys of their own, by the name that payments carry: `/webhooks/GATEWAY/ACCOUNT`.
-	User       string                 `koanf:"user"`       // A user that requests must carry too, with the password below (basic authentication), where the gateway can be told to send one. Empty: none.
-	Password   secret.Secret          `koanf:"password"`   // The user's password.
-	Mode       string                 `koanf:"mode"`       // `live` or `test`: a notification about the other is set aside. Empty: both are taken.
-	Tolerance  time.Duration          `koanf:"tolerance"`  // How long ago a notification may have been signed, where that is signed.
-	Unverified string                 `koanf:"unverified"` // What a notification may do whose signature is missing, old or wrong. `refuse`: nothing. `hint`: it may have the known pending payment that it names polled sooner, once a minute at the most and never before the gateway wishes; it is refused all the same. See [webhooks.md](webhooks.md#unverified-hints).
-	HintRate   limit.Rate             `koanf:"hint_rate"`  // With `unverified: hint`: so many of them are looked at, of all that strangers send, by each receiver.
-	Silence    HookSilence            `koanf:"silence"`    // When it says too little.
-	Adyen      adyen.WebhookConfig    `koanf:"adyen"`      // For `adyen`.
-	HTTPJSON   httpjson.WebhookConfig `koanf:"httpjson"`   // For `hmac` and `standard`: where things stand and what they mean.
+	Scheme     string                 `koanf:"scheme" restart:""`                   // `stripe`, `paypal`, `razorpay`, `mercadopago`, `iyzico`, `adyen`, `standard` (Standard Webhooks) or `hmac` (as the section `httpjson` says). See [webhooks.md](webhooks.md).
+	Keys       map[string]HookKey     `koanf:"keys" restart:""`                     // What it signs with, by names of your own. Two while one is changed: what was sent before is sent again with the old one.
+	Overlap    time.Duration          `koanf:"overlap" restart:""`                  // How long a key counts still that was replaced in its file: what was signed with it is sent again. In memory only: where a restart may come meanwhile, name both in `keys`. `0s`: not at all.
+	Accounts   map[string]HookAccount `koanf:"accounts" restart:"webhook consumer"` // Accounts with keys of their own, by the name that payments carry: `/webhooks/GATEWAY/ACCOUNT`.
+	User       string                 `koanf:"user" restart:""`                     // A user that requests must carry too, with the password below (basic authentication), where the gateway can be told to send one. Empty: none.
+	Password   secret.Secret          `koanf:"password" restart:""`                 // The user's password.
+	Mode       string                 `koanf:"mode" restart:"consumer"`             // `live` or `test`: a notification about the other is set aside. Empty: both are taken.
+	Tolerance  time.Duration          `koanf:"tolerance" restart:""`                // How long ago a notification may have been signed, where that is signed.
+	Unverified string                 `koanf:"unverified" restart:"webhook"`        // What a notification may do whose signature is missing, old or wrong. `refuse`: nothing. `hint`: it may have the known pending payment that it names polled sooner, once a minute at the most and never before the gateway wishes; it is refused all the same. See [webhooks.md](webhooks.md#unverified-hints).
+	HintRate   limit.Rate             `koanf:"hint_rate" restart:"webhook"`         // With `unverified: hint`: so many of them are looked at, of all that strangers send, by each receiver.
+	Silence    HookSilence            `koanf:"silence" restart:"webhook consumer"`  // When it says too little.
+	Adyen      adyen.WebhookConfig    `koanf:"adyen" restart:""`                    // For `adyen`.
+	HTTPJSON   httpjson.WebhookConfig `koanf:"httpjson" restart:""`                 // For `hmac` and `standard`: where things stand and what they mean.
 }
 
 // HookAccount is an account of a gateway.
 type HookAccount struct {
-	Keys map[string]HookKey `koanf:"keys"` // As above.
+	Keys map[string]HookKey `koanf:"keys" restart:""` // As above.
 }
 
 // HookKey is a key and when it counts.
@@ -71,6 +73,8 @@ type HookKey struct {
 	Secret secret.Secret `koanf:"secret"` // `file:/path` or `env:NAME`, as the vendor shows it. Required.
 	From   time.Time     `koanf:"from"`   // It counts from then on: `2026-01-31T00:00:00Z`. Not written: always.
 	Until  time.Time     `koanf:"until"`  // And until then. Not written: until further notice.
+
+	replaced []replacedKey // what was in its file before, and counts still
 }
 
 // HookSilence says when a gateway that sends nothing is silent.
@@ -109,6 +113,7 @@ func defaultWebhooks() Webhooks {
 
 func defaultHook() Hook {
 	return Hook{
+		Overlap:    day,
 		Tolerance:  5 * time.Minute,
 		Unverified: UnverifiedRefuse,
 		HintRate:   1,
@@ -166,6 +171,9 @@ func (h Hook) scheme(configured map[string]HookKey) (webhook.Scheme, error) {
 			return nil, fmt.Errorf("keys.%s.secret: missing; write file:/path/of/the/file or env:NAME", name)
 		}
 		keys = append(keys, webhook.Key{Name: name, Secret: []byte(k.Secret.Reveal()), From: k.From, Until: k.Until})
+		for _, old := range k.replaced {
+			keys = append(keys, webhook.Key{Name: name, Secret: []byte(old.secret.Reveal()), From: k.From, Until: old.until})
+		}
 	}
 	tolerance := webhook.Tolerance{Past: h.Tolerance, Future: futureTolerance}
 	switch h.Scheme {
@@ -219,11 +227,7 @@ func (v *verifier) webhooks(w *Webhooks) {
 	if v.skips(SkipWebhooks) {
 		return
 	}
-	v.file("webhooks.cert_file", w.CertFile)
-	v.file("webhooks.key_file", w.KeyFile)
-	if (w.CertFile == "") != (w.KeyFile == "") {
-		v.refuse(keys("webhooks.cert_file", "webhooks.key_file"), "a certificate and its key go together; write both cert_file and key_file, or neither")
-	}
+	v.listener("webhooks", w.TLSFiles())
 	for _, name := range sorted(w.Gateways) {
 		h := w.Gateways[name]
 		h.HTTPJSON = h.HTTPJSON.WithDefaults()
@@ -255,7 +259,7 @@ func (v *verifier) hook(at path, name string, h Hook) {
 		key       string
 		value     time.Duration
 		low, high time.Duration
-	}{{"tolerance", h.Tolerance, time.Second, day}, {"silence.after", h.Silence.After, 0, 7 * day}, {"silence.poll_within", h.Silence.PollWithin, 0, day}} {
+	}{{"overlap", h.Overlap, 0, 30 * day}, {"tolerance", h.Tolerance, time.Second, day}, {"silence.after", h.Silence.After, 0, 7 * day}, {"silence.poll_within", h.Silence.PollWithin, 0, day}} {
 		if d.value < d.low || d.value > d.high {
 			v.refuse([]path{at.child(strings.Split(d.key, ".")...)}, "%s; write %s to %s", FormatDuration(d.value), FormatDuration(d.low), FormatDuration(d.high))
 		}

@@ -64,7 +64,9 @@ type Consumer struct {
 	tracer   Tracer
 	log      *slog.Logger
 
-	slots    chan struct{} // one for each payment in hand; only Run takes them
+	bounds   func() Bounds
+	slots    chan struct{} // one for each payment in hand, and for each that may not be taken at present; only Run takes them
+	unused   int           // of these the latter; only Run touches it
 	inHand   inHand
 	unknown  once
 	unheard  rate.Sometimes // bounds what is logged while the broker cannot be told anything
@@ -77,6 +79,19 @@ func (c *Consumer) WithGate(g Gate) *Consumer {
 	return c
 }
 
+// Bounds are the bounds of a consumer that may change while it runs.
+type Bounds struct {
+	Workers    int // at most Config.Workers, at least 1
+	HoldBudget int // as Config.HoldBudget
+}
+
+// WithBounds returns the consumer with bounds that it asks for each time that it takes deliveries, instead of those of its configuration. The function must be fast and safe
+// for concurrent use.
+func (c *Consumer) WithBounds(now func() Bounds) *Consumer {
+	c.bounds = now
+	return c
+}
+
 // New returns a consumer. policy says how a class of payments is retried; it must be safe for concurrent use. recorder may be shared by the
 // consumers of a process and must run longer than they.
 func New(cfg Config, source Source, gw Gateway, record Record, recorder *Recorder, policy func(class string) redelivery.Policy,
@@ -86,6 +101,7 @@ func New(cfg Config, source Source, gw Gateway, record Record, recorder *Recorde
 		source: source, gateway: gw, record: record, recorder: recorder, gate: &pauses{}, policy: policy, metrics: metrics, tracer: tracer,
 		log:     log.With("gateway", cfg.Gateway, "lane", cfg.Lane),
 		slots:   make(chan struct{}, cfg.Workers),
+		bounds:  func() Bounds { return Bounds{Workers: cfg.Workers, HoldBudget: cfg.HoldBudget} },
 		unheard: rate.Sometimes{Interval: time.Second},
 	}
 }
@@ -151,7 +167,7 @@ func (c *Consumer) freeSlots(ctx context.Context) int {
 	}
 	if c.recorder.Failing() {
 		n := 1
-		for n < c.cfg.Workers && c.takeSlot(ctx) {
+		for n < c.cfg.Workers-c.unused && c.take(ctx) {
 			n++
 		}
 		c.release(n - 1)
@@ -166,7 +182,24 @@ func (c *Consumer) freeSlots(ctx context.Context) int {
 	}
 }
 
+// takeSlot waits for a slot that may be used.
 func (c *Consumer) takeSlot(ctx context.Context) bool {
+	for {
+		unused := c.cfg.Workers - min(max(c.bounds().Workers, 1), c.cfg.Workers)
+		for ; c.unused > unused; c.unused-- {
+			c.release(1)
+		}
+		if !c.take(ctx) {
+			return false
+		}
+		if c.unused >= unused {
+			return true
+		}
+		c.unused++ // the bound is lower than it was: this slot is not used from now on
+	}
+}
+
+func (c *Consumer) take(ctx context.Context) bool {
 	select {
 	case c.slots <- struct{}{}:
 		return true
@@ -218,11 +251,12 @@ func (c *Consumer) handle(ctx, work context.Context, deliveries []Delivery) {
 		return
 	}
 	held, now := c.source.Held(), time.Now()
+	left := c.bounds().HoldBudget - held
 	c.metrics.Held(c.cfg.Gateway, c.cfg.Lane, held)
 	for i, t := range tasks {
 		t.job, t.readAt = jobs[i], now
 		t.policy, t.traceParent = c.policy(t.job.Payment.Class), t.job.Payment.TraceParent
-		t.seen = c.observe(t, held)
+		t.seen = c.observe(t, left)
 		c.carryOut(work, t, t.policy.Decide(t.seen))
 	}
 }
@@ -337,7 +371,7 @@ func (c *Consumer) readOnce(ctx context.Context, polls []message.Poll) ([]Job, e
 	return jobs, nil
 }
 
-func (c *Consumer) observe(t *task, held int) redelivery.Observation {
+func (c *Consumer) observe(t *task, holdsLeft int) redelivery.Observation {
 	j := &t.job
 	return redelivery.Observation{
 		Tracked:       j.Tracked,
@@ -351,7 +385,7 @@ func (c *Consumer) observe(t *task, held int) redelivery.Observation {
 		Counters:      j.Counters,
 		Previous:      j.Previous,
 		Unrecorded:    c.unrecorded(t),
-		HoldsLeft:     c.cfg.HoldBudget - held,
+		HoldsLeft:     holdsLeft,
 		Open:          !c.cfg.Deferred && c.gate.Open(j.Payment.Account), // what sleeps is woken to find out
 		Chance:        rand.Float64(),
 	}

@@ -111,6 +111,33 @@ func TestNoMorePaymentsAreInHandThanWorkers(t *testing.T) {
 	})
 }
 
+// TestBoundsChangeWhileItRuns lowers the number of payments in hand, raises it, and does so while results cannot be recorded, when one at a time is tried.
+func TestBoundsChangeWhileItRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, slowly(time.Second, consumertest.Final(payment.Succeeded)))
+		for range 300 {
+			s.track()
+		}
+		var bounds atomic.Pointer[consumer.Bounds]
+		bounds.Store(&consumer.Bounds{Workers: 8, HoldBudget: 10})
+		s.bounds = func() consumer.Bounds { return *bounds.Load() }
+		w := s.start()
+		defer w.stop()
+		for _, workers := range []int{8, 2, 5, 1, 0, 100, 3} {
+			bounds.Store(&consumer.Bounds{Workers: workers, HoldBudget: 10})
+			pass(3500 * time.Millisecond)
+			want := min(max(workers, 1), 8)
+			if b := w.Balance(); b.Payments != want {
+				t.Errorf("bound to %d: %+v", workers, b)
+			}
+		}
+		bounds.Store(&consumer.Bounds{Workers: 8, HoldBudget: 10})
+		pass(time.Minute)
+		s.want("resolved succeeded", 300)
+		s.left()
+	})
+}
+
 func TestDeliveriesThatAreNotForPollingCostNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*consumertest.Payment)

@@ -52,6 +52,7 @@ type site struct {
 	recorder consumer.RecorderConfig
 	policy   redelivery.Policy
 	gate     consumer.Gate // nil: none
+	bounds   func() consumer.Bounds
 }
 
 func newSite(t *testing.T, answer func(context.Context, gateway.Query, int) gateway.Answer) *site {
@@ -91,6 +92,9 @@ func (s *site) startWith(source *consumertest.Source) *worker {
 		s.meter, consumertest.Untraced{}, log)
 	if s.gate != nil {
 		w.WithGate(s.gate)
+	}
+	if s.bounds != nil {
+		w.WithBounds(s.bounds)
 	}
 	ctx, cancel := context.WithCancel(s.t.Context())
 	w.cancel = cancel

@@ -22,16 +22,25 @@ type GateConfig struct {
 	Limit   limit.Config
 }
 
+// Validate returns the problems of the configuration.
+func (c GateConfig) Validate() error {
+	if err := errors.Join(c.Breaker.Validate(), c.Limit.Validate()); err != nil {
+		return fmt.Errorf("gateway %s: %w", c.Gateway, err)
+	}
+	return nil
+}
+
 // Gate is what stands before a gateway: nobody calls it without having entered. It is safe for concurrent use.
 type Gate struct {
 	fleet  *Fleet
 	name   string
 	key    string // of the record of shares
-	config GateConfig
+	config atomic.Pointer[GateConfig]
 	nudge  chan struct{}
 	units  atomic.Pointer[map[string]*unit]
 
 	mu      sync.Mutex
+	joined  bool // it takes part in the record of shares
 	share   float64
 	members int
 	moved   chan struct{} // closed when share changes
@@ -42,14 +51,15 @@ type Gate struct {
 // Gate makes the gate of a gateway, or returns the problems of its configuration. Each gateway has one.
 func (f *Fleet) Gate(c GateConfig) (*Gate, error) {
 	g := &Gate{
-		fleet: f, name: c.Gateway, key: sharePrefix + c.Gateway, config: c,
+		fleet: f, name: c.Gateway, key: sharePrefix + c.Gateway,
 		nudge: make(chan struct{}, 1), moved: make(chan struct{}),
 	}
+	g.config.Store(&c)
 	if f.kv == nil || !g.shared() {
 		g.share = 1
 	}
 	g.units.Store(&map[string]*unit{})
-	g.seat = seat{record: f.record(g.key), me: f.id, seats: c.Limit.Seats()}
+	g.seat = seat{record: f.record(g.key), me: f.id}
 	if _, err := g.build(""); err != nil {
 		return nil, fmt.Errorf("gateway %s: %w", c.Gateway, err)
 	}
@@ -62,19 +72,51 @@ func (f *Fleet) Gate(c GateConfig) (*Gate, error) {
 	if taken {
 		return nil, fmt.Errorf("gateway %s has a gate already", c.Gateway)
 	}
-	if f.kv != nil && g.shared() {
-		f.adopt(g, g.key)
-	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.join()
 	return g, nil
 }
 
+// join takes part in the record of shares from when the gateway has a limit. g.mu is held.
+func (g *Gate) join() {
+	if g.fleet.kv != nil && g.shared() && !g.joined {
+		g.joined = true
+		g.fleet.adopt(g, g.key)
+	}
+}
+
 // shared reports whether the gateway has a limit, of which each instance has a part.
-func (g *Gate) shared() bool { return g.config.Limit.Limited() }
+func (g *Gate) shared() bool { return g.config.Load().Limit.Limited() }
+
+// Configure makes another configuration that of the gate and all its accounts, or returns its problems and changes nothing. Calls under way are not touched. A gateway that
+// had no limit is not called by this instance until it has its part of the new one, which takes a few seconds where the fleet's record of it is new.
+func (g *Gate) Configure(c GateConfig) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock() // an account that is new meanwhile is made of the one or of the other
+	before := g.shared()
+	g.config.Store(&c)
+	now := time.Now()
+	if !before && g.shared() && g.fleet.kv != nil {
+		g.setShare(now, 0, g.members)
+	}
+	for _, u := range *g.units.Load() {
+		if err := errors.Join(u.breaker.Configure(now, c.Breaker), u.limiter.Configure(now, c.Limit)); err != nil {
+			return fmt.Errorf("gateway %s: %w", c.Gateway, err) // of a configuration that was checked there is none
+		}
+	}
+	g.join()
+	g.wake()
+	return nil
+}
 
 // build makes what belongs to an account, which nobody knows of yet.
 func (g *Gate) build(account string) (*unit, error) {
-	b, errB := breaker.New(g.config.Breaker)
-	l, errL := limit.New(g.config.Limit)
+	b, errB := breaker.New(g.config.Load().Breaker)
+	l, errL := limit.New(g.config.Load().Limit)
 	if err := errors.Join(errB, errL); err != nil {
 		return nil, err
 	}
@@ -205,7 +247,7 @@ func (u *unit) enter(ctx context.Context, now time.Time) (Pass, Refusal) {
 		}
 	}
 	u.limiter.Return(now)
-	return Pass{}, Refusal{Why: WhyProbing, RetryAt: now.Add(u.gate.config.Breaker.ProbePause)}
+	return Pass{}, Refusal{Why: WhyProbing, RetryAt: now.Add(u.gate.config.Load().Breaker.ProbePause)}
 }
 
 // shut refuses when the breaker would, without asking it for leave.
@@ -220,7 +262,7 @@ func (u *unit) shut(now time.Time) Refusal {
 	case s.Kind == breaker.HalfOpen && (s.Probes >= s.ProbePlaces || no.RetryAt.After(now)):
 		no.Why = WhyProbing
 		if !no.RetryAt.After(now) {
-			no.RetryAt = now.Add(u.gate.config.Breaker.ProbePause)
+			no.RetryAt = now.Add(u.gate.config.Load().Breaker.ProbePause)
 		}
 	default:
 		return Refusal{}

@@ -96,7 +96,6 @@ func (r roll) plan(me string, using, held float64, seats int, dead map[string]bo
 type seat struct {
 	record record
 	me     string
-	seats  int
 
 	using   float64
 	lineage string    // of the record in which this instance is a member
@@ -132,6 +131,12 @@ func (g *Gate) wake() {
 // answer it goes on with the part that it has; the next look is a second away.
 func (g *Gate) reseat(ctx context.Context) {
 	s := &g.seat
+	if !g.shared() { // the limit was taken away: what there is to share is as much as anybody likes
+		g.use(1, 0)
+		s.using = 0 // of the next limit nothing is ours yet
+		g.giveBack(ctx)
+		return
+	}
 	if !s.record.read(ctx) {
 		return
 	}
@@ -149,7 +154,7 @@ func (g *Gate) reseat(ctx context.Context) {
 		s.unread = false
 		old := r
 		g.enroll(&r)
-		next, share := r.plan(s.me, s.using, g.held(), s.seats, dead)
+		next, share := r.plan(s.me, s.using, g.held(), g.config.Load().Limit.Seats(), dead)
 		if share < s.using {
 			g.use(share, len(next.Members))
 		}
@@ -221,11 +226,15 @@ func (g *Gate) use(share float64, members int) {
 	g.seat.using = share
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.setShare(time.Now(), share, members)
+}
+
+// setShare gives a part of the limit to the accounts. g.mu is held.
+func (g *Gate) setShare(now time.Time, share float64, members int) {
 	g.members = members
 	if share == g.share {
 		return
 	}
-	now := time.Now()
 	for _, u := range *g.units.Load() {
 		u.limiter.SetShare(now, share)
 	}
@@ -238,6 +247,11 @@ func (g *Gate) use(share float64, members int) {
 // leave gives this instance's part back.
 func (g *Gate) leave(ctx context.Context) {
 	g.use(0, 0)
+	g.giveBack(ctx)
+}
+
+// giveBack takes this instance out of the record of shares.
+func (g *Gate) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveIn)
 	defer cancel()
 	_, err := g.seat.record.edit(ctx, func(e Entry) []byte {

@@ -137,7 +137,7 @@ func (u *unit) take(e Entry) {
 	if !ok {
 		return
 	}
-	places := u.gate.config.Breaker.Probes
+	places := u.gate.config.Load().Breaker.Probes
 	for {
 		now := time.Now()
 		mine := u.breaker.Shared()

@@ -12,10 +12,10 @@ import (
 
 // Limiter lets calls pass. It is safe for concurrent use and needs no closing. A new one has no part of the limit yet: SetShare gives it one.
 type Limiter struct {
-	cfg     Config
-	limited bool
-	began   time.Time
-	paused  atomic.Int64 // until when, since began: an unlimited gateway looks at nothing else
+	cfg    atomic.Pointer[Config]
+	began  time.Time
+	paused atomic.Int64 // until when, since began: an unlimited gateway looks at nothing else
+	free   atomic.Int64 // calls under way that passed while there was no limit
 
 	mu     sync.Mutex
 	meter  meter
@@ -54,7 +54,43 @@ func New(c Config) (*Limiter, error) {
 		return nil, fmt.Errorf("limit configuration: %w", err)
 	}
 	c = c.withDefaults()
-	return &Limiter{cfg: c, limited: c.Limited(), began: time.Now(), meter: newMeter(c), shared: Shared{Factor: 1}}, nil
+	l := &Limiter{began: time.Now(), meter: newMeter(c), shared: Shared{Factor: 1}}
+	l.cfg.Store(&c)
+	return l, nil
+}
+
+// Configure makes another configuration that of the limiter, or returns its problems and changes nothing. A lower rate or a smaller burst counts from the next
+// call on; what the gateway complained about, pauses and the part of the limit stay.
+func (l *Limiter) Configure(now time.Time, c Config) error {
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("limit configuration: %w", err)
+	}
+	c = c.withDefaults()
+	at := now.Sub(l.began)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.meter.configure(at, c)
+	l.cfg.Store(&c)
+	switch {
+	case !c.Limited():
+		l.letAll()
+	case l.meter.idle():
+		l.sendAway(l.refuse(WhyStandby, at+standbyRetry))
+	default:
+		l.serve(at)
+	}
+	return nil
+}
+
+// letAll lets pass all that wait for a turn under a limit that is no more. l.mu is held.
+func (l *Limiter) letAll() {
+	for _, k := range Kinds {
+		for l.meter.queued[k] > 0 {
+			l.meter.queued[k]--
+			l.free.Add(1)
+			l.lines[k].pop().turn <- Refusal{}
+		}
+	}
 }
 
 // Try lets a call pass or says why not. It never waits: WhyBusy means that Acquire would, or that others are before it. A call that passed
@@ -64,7 +100,8 @@ func (l *Limiter) Try(now time.Time, k Kind) Refusal {
 	if until := l.paused.Load(); int64(at) < until {
 		return Refusal{WhyPaused, l.began.Add(time.Duration(until))}
 	}
-	if !l.limited {
+	if !l.cfg.Load().Limited() {
+		l.free.Add(1)
 		return Refusal{}
 	}
 	l.mu.Lock()
@@ -105,7 +142,7 @@ func (l *Limiter) Acquire(ctx context.Context, k Kind) Refusal {
 	if w == nil {
 		return r
 	}
-	patience := time.NewTimer(l.cfg.MaxWait)
+	patience := time.NewTimer(l.cfg.Load().MaxWait)
 	defer patience.Stop()
 	select {
 	case r = <-w.turn:
@@ -122,7 +159,7 @@ func (l *Limiter) queue(at time.Duration, k Kind) (*waiter, Refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.try(at, k)
-	if r.Why != WhyBusy || l.meter.estimate(at, k) > l.cfg.MaxWait {
+	if r.Why != WhyBusy || l.meter.estimate(at, k) > l.cfg.Load().MaxWait {
 		return nil, r
 	}
 	w := &waiter{kind: k, turn: make(chan Refusal, 1)}
@@ -203,7 +240,7 @@ func (l *Limiter) Release(now time.Time) { l.end(now, true) }
 func (l *Limiter) Return(now time.Time) { l.end(now, false) }
 
 func (l *Limiter) end(now time.Time, made bool) {
-	if !l.limited {
+	if l.freed() {
 		return
 	}
 	at := now.Sub(l.began)
@@ -211,6 +248,20 @@ func (l *Limiter) end(now time.Time, made bool) {
 	defer l.mu.Unlock()
 	l.meter.done(at, made)
 	l.serve(at)
+}
+
+// freed takes a call that ended from those that passed without a limit. Where there is a limit now, those are the first to end: which of the calls under way has
+// ended is not known, and so none is counted twice or not at all.
+func (l *Limiter) freed() bool {
+	for {
+		n := l.free.Load()
+		if n == 0 {
+			return false
+		}
+		if l.free.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
 }
 
 // SetShare gives this process a part of the fleet's limit, between 0 (it stands by, and those that wait are sent away) and 1. What the
@@ -231,18 +282,19 @@ func (l *Limiter) SetShare(now time.Time, part float64) {
 // Held is the smallest part of the limit that covers the calls that are under way here: after SetShare with a smaller part it may still be
 // more than that, and nobody else can have it before they have come back.
 func (l *Limiter) Held() float64 {
-	if l.cfg.Concurrency == 0 {
+	places := l.cfg.Load().Concurrency
+	if places == 0 {
 		return 0
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return float64(l.meter.inUse) / float64(l.cfg.Concurrency)
+	return min(float64(l.meter.inUse)/float64(places), 1)
 }
 
 // Delay is about how long a call that comes now would wait; calls under way that come back meanwhile are not foreseen.
 func (l *Limiter) Delay(now time.Time, k Kind) time.Duration {
 	at := now.Sub(l.began)
-	if !l.limited {
+	if !l.cfg.Load().Limited() {
 		return max(0, time.Duration(l.paused.Load())-at)
 	}
 	l.mu.Lock()

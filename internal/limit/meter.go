@@ -55,6 +55,14 @@ func newMeter(c Config) meter {
 	return m
 }
 
+// configure takes another configuration. Tokens beyond the new burst are lost, and a larger one fills up by time.
+func (m *meter) configure(at time.Duration, c Config) {
+	m.refill(at)
+	next := newMeter(c)
+	m.rate, m.burst, m.places, m.weight, m.floor, m.recovery = next.rate, next.burst, next.places, next.weight, next.floor, next.recovery
+	m.tokens = min(m.tokens, m.burst*m.part)
+}
+
 // factorAt is the part of the rate that the gateway's complaints leave: it rises from the last cut by a steady amount.
 func (m *meter) factorAt(at time.Duration) float64 {
 	if m.factor == 1 {

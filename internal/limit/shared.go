@@ -26,7 +26,7 @@ func (s Shared) Join(other Shared) Shared {
 // Believable is s without what cannot be: pauses that end, and cuts that were made, further ahead than any pause may last. They are of
 // a clock that is very wrong, or nonsense.
 func (l *Limiter) Believable(now time.Time, s Shared) Shared {
-	bound := breaker.At(now.Add(2 * l.cfg.MaxPause)) // twice, for clocks differ
+	bound := breaker.At(now.Add(2 * l.cfg.Load().MaxPause)) // twice, for clocks differ
 	if s.PausedUntil < 0 || s.PausedUntil > bound {
 		s.PausedUntil = 0
 	}
@@ -55,9 +55,9 @@ func (l *Limiter) Pause(now, until time.Time) {
 // steady amount, from nothing to Config.Rate in Config.Recovery ("additive increase, multiplicative decrease", Chiu and Jain, 1989).
 func (l *Limiter) Throttled(now time.Time, retryAfter time.Duration) {
 	if retryAfter <= 0 {
-		retryAfter = l.cfg.Pause
+		retryAfter = l.cfg.Load().Pause
 	}
-	retryAfter = min(retryAfter, l.cfg.MaxPause)
+	retryAfter = min(retryAfter, l.cfg.Load().MaxPause)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.meter.throttled(now.Sub(l.began)) {
@@ -67,7 +67,7 @@ func (l *Limiter) Throttled(now time.Time, retryAfter time.Duration) {
 }
 
 func (l *Limiter) pause(now time.Time, d time.Duration) {
-	d = min(d, l.cfg.MaxPause)
+	d = min(d, l.cfg.Load().MaxPause)
 	at := now.Sub(l.began)
 	if d <= 0 || at+d <= l.meter.until {
 		return

@@ -24,6 +24,25 @@ func (a *Audit) Record(ctx context.Context, act audit.Act) error {
 	return writeAct(ctx, a.pool, act)
 }
 
+// Reloads are what a service writes into the audit log: that its configuration was reloaded, and nothing else. It is safe for concurrent use.
+type Reloads struct {
+	pool     *pgxpool.Pool
+	instance string
+}
+
+// NewReloads returns what an instance of a service writes.
+func NewReloads(pool *pgxpool.Pool, instance string) *Reloads { return &Reloads{pool, instance} }
+
+// Record writes a reload, by this instance. Of the act only the outcome, the reason and the changes are looked at.
+func (r *Reloads) Record(ctx context.Context, act audit.Act) error {
+	entries, err := json.Marshal(act.Changes)
+	if err != nil {
+		return fmt.Errorf("writing the audit log: %w", err)
+	}
+	_, err = r.pool.Exec(ctx, `select pollux.audit_reload($1, $2, $3, $4::jsonb)`, audit.Text(r.instance, 255), string(act.Outcome), audit.Text(act.Reason, 2000), string(entries))
+	return describe("writing the audit log", err)
+}
+
 // executor is what a pool and a transaction have in common.
 type executor interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -25,6 +27,9 @@ type Options struct {
 	// finds rows by key: a plan made while the tables were small must not scan them when they have grown. It sets
 	// parameters of the session, so a pooler between must pass them on and keep a session for a client.
 	Indexed bool
+	// Fresh, unless it is nil, is asked before each connection for the URL as it is now: with another user, password or certificate it is taken, and so are the
+	// contents of the files that it names. When it fails, or leads to another database, the last good one is used on. It must be safe for concurrent use.
+	Fresh func() (string, error)
 }
 
 // Open makes a pool. It does not connect: the first statement does, and says what is wrong.
@@ -46,7 +51,28 @@ func Open(o Options) (*pgxpool.Pool, error) {
 		p["enable_seqscan"], p["enable_hashjoin"], p["enable_mergejoin"] = "off", "off", "off"
 		p["jit"], p["plan_cache_mode"] = "off", "force_generic_plan"
 	}
+	if o.Fresh != nil {
+		cfg.BeforeConnect = renewed(o.Fresh, cfg.ConnConfig)
+	}
 	return pgxpool.NewWithConfig(context.Background(), cfg)
+}
+
+// renewed lets a new connection have what a URL says now of who we are and of TLS. Connections that are there stay as they are: a server that changes a password
+// does not end them.
+func renewed(fresh func() (string, error), first *pgx.ConnConfig) func(context.Context, *pgx.ConnConfig) error {
+	var good atomic.Pointer[pgx.ConnConfig]
+	good.Store(first)
+	return func(_ context.Context, c *pgx.ConnConfig) error {
+		if url, err := fresh(); err == nil {
+			if now, err := pgx.ParseConfig(url); err == nil && now.Host == first.Host && now.Port == first.Port && now.Database == first.Database {
+				good.Store(now)
+			}
+		}
+		now := good.Load()
+		c.User, c.Password, c.TLSConfig = now.User, now.Password, now.TLSConfig.Clone()
+		c.Fallbacks = slices.Clone(now.Fallbacks)
+		return nil
+	}
 }
 
 // Refused reports whether the database will refuse the same statement with the same values again: data exceptions (class 22)

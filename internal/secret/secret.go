@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -133,13 +132,13 @@ func checked(where, v string) (Secret, error) {
 	return New(v), nil
 }
 
-// Exposed reports whether others than the owner of the file may read or write it. What to make of it is the caller's
-// decision: a container's mounted secrets are readable by all, and nobody else is there.
-func Exposed(path string) (bool, error) {
+// Exposed reports whether everybody on the machine may read the file, and whether everybody may write it. What to make of it is the caller's decision: a
+// container's mounted secrets are often readable by all, and nobody else is there.
+func Exposed(path string) (readable, writable bool, err error) {
 	st, err := os.Stat(path)
 	if err != nil {
-		return false, fmt.Errorf("secret file: %w", err)
+		return false, false, fmt.Errorf("secret file: %w", err)
 	}
-	const others fs.FileMode = 0o066
-	return st.Mode().Perm()&others != 0, nil
+	mode := st.Mode().Perm()
+	return mode&0o004 != 0, mode&0o002 != 0, nil
 }

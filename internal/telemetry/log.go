@@ -11,8 +11,8 @@ import (
 
 // newLogger writes one line for each record to w: text for people, JSON for machines. Every line names the service and the
 // instance; a line that is written inside a recorded trace carries its ids.
-func newLogger(w io.Writer, c Config) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: c.LogLevel}
+func newLogger(w io.Writer, c Config, level slog.Leveler) (*slog.Logger, error) {
+	options := &slog.HandlerOptions{Level: level}
 	var h slog.Handler
 	switch c.LogFormat {
 	case "", "text":

@@ -56,6 +56,7 @@ type Metrics struct {
 	inFlight                                                                                              metric.Int64UpDownCounter
 	gate                                                                                                  gateInstruments
 	webhook                                                                                               webhookInstruments
+	reload                                                                                                reloadInstruments
 }
 
 // gatewaySeries are the series of one gateway, in the order of the closed sets.
@@ -190,7 +191,7 @@ func (m *Metrics) instruments(meter metric.Meter) error {
 	gauge(&m.held, "consumer.held_polls", "Polls that the broker holds for a delay, fleet-wide.")
 	up, err := meter.Int64UpDownCounter("consumer.in_flight_polls", metric.WithDescription("Polls that this process is working on."))
 	m.inFlight = up
-	return errors.Join(append(errs, err, m.gate.make(meter), m.webhook.make(meter))...)
+	return errors.Join(append(errs, err, m.gate.make(meter), m.webhook.make(meter), m.reload.make(meter))...)
 }
 
 // zero makes the counters that alerts watch exist from the start: a counter that appears with its first loss has no increase.

@@ -7,6 +7,7 @@ package telemetry
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -28,10 +29,11 @@ type Config struct {
 	LogFormat string     // "text" (also when empty) or "json"
 	LogLevel  slog.Level // what is less important is not written
 
-	Listen       string  // address of /metrics, /healthz and /readyz; empty serves none of them
-	PprofListen  string  // address of /debug/pprof/; loopback only; empty serves none
-	OTLPEndpoint string  // URL of an OTLP/gRPC collector, http:// without and https:// with TLS; empty traces nothing
-	TraceRatio   float64 // share of traces to record where nobody upstream decided, 0 to 1
+	Listen       string      // address of /metrics, /healthz and /readyz; empty serves none of them
+	TLS          *tls.Config // what the pages are served with; nil: without TLS
+	PprofListen  string      // address of /debug/pprof/; loopback only; empty serves none
+	OTLPEndpoint string      // URL of an OTLP/gRPC collector, http:// without and https:// with TLS; empty traces nothing
+	TraceRatio   float64     // share of traces to record where nobody upstream decided, 0 to 1
 
 	Gateways    []string // configured gateways: they always have labels of their own
 	Classes     []string // configured classes of payment: they always have labels of their own
@@ -49,6 +51,7 @@ type Telemetry struct {
 	Tracing *Tracing
 	Health  *Health
 
+	level    *slog.LevelVar
 	pages    *server // nil when nothing listens
 	profiles *server
 }
@@ -58,7 +61,9 @@ type Telemetry struct {
 //
 // The OpenTelemetry SDK reports its own trouble (a collector that is away) to a process-wide handler; New points it at the log.
 func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
-	log, err := newLogger(w, c)
+	level := new(slog.LevelVar)
+	level.Set(c.LogLevel)
+	log, err := newLogger(w, c, level)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +79,7 @@ func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth()}
+	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth(), level: level}
 	if err := t.listen(c, registry); err != nil {
 		return nil, errors.Join(err, tracing.close(ctx))
 	}
@@ -101,9 +106,15 @@ func (t *Telemetry) listen(c Config, g prometheus.Gatherer) error {
 	if err != nil {
 		return errors.Join(err, t.profiles.close())
 	}
+	if c.TLS != nil {
+		s.listener = tls.NewListener(s.listener, c.TLS)
+	}
 	t.pages = s
 	return nil
 }
+
+// SetLevel changes which log lines are written from now on.
+func (t *Telemetry) SetLevel(l slog.Level) { t.level.Set(l) }
 
 // Addr is the address that /metrics is served on, with the port that was really taken; empty when nothing listens.
 func (t *Telemetry) Addr() string { return t.pages.addr() }

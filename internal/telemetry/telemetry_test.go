@@ -163,7 +163,7 @@ func TestCloseWithoutRunFreesThePorts(t *testing.T) {
 
 func TestLogLinesNameTheirProcess(t *testing.T) {
 	var out bytes.Buffer
-	log, err := newLogger(&out, Config{Service: "consumer", Instance: "host-1", LogFormat: "json"})
+	log, err := newLogger(&out, Config{Service: "consumer", Instance: "host-1", LogFormat: "json"}, slog.LevelInfo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestLogLinesInsideARecordedTraceCarryItsIDs(t *testing.T) {
 	tracing, _ := recorded(t, 0)
 	for parent, want := range map[string]bool{sampled: true, declined: false} {
 		var out bytes.Buffer
-		log, err := newLogger(&out, Config{})
+		log, err := newLogger(&out, Config{}, slog.LevelInfo)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func TestLogLinesInsideARecordedTraceCarryItsIDs(t *testing.T) {
 
 func TestLogLevelAndFormatAreObeyed(t *testing.T) {
 	var out bytes.Buffer
-	log, err := newLogger(&out, Config{LogFormat: "text", LogLevel: slog.LevelWarn})
+	log, err := newLogger(&out, Config{LogFormat: "text"}, slog.LevelWarn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestLogLevelAndFormatAreObeyed(t *testing.T) {
 	if s := out.String(); strings.Contains(s, "quiet") || !strings.Contains(s, "msg=loud") {
 		t.Errorf("wrote %q", s)
 	}
-	if _, err := newLogger(&out, Config{LogFormat: "xml"}); err == nil {
+	if _, err := newLogger(&out, Config{LogFormat: "xml"}, slog.LevelInfo); err == nil {
 		t.Error("format xml was taken")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"pollux/internal/outage"
@@ -39,7 +40,7 @@ type ReceiverConfig struct {
 // an http.Handler and safe for concurrent use.
 type Receiver struct {
 	cfg       ReceiverConfig
-	endpoints map[string]Endpoint // by path
+	endpoints atomic.Pointer[map[string]Endpoint] // by path
 	recorder  *Recorder
 	metrics   Metrics
 	log       *slog.Logger
@@ -50,14 +51,21 @@ type Receiver struct {
 
 // NewReceiver returns a receiver of endpoints.
 func NewReceiver(cfg ReceiverConfig, endpoints []Endpoint, recorder *Recorder, metrics Metrics, log *slog.Logger) *Receiver {
-	r := &Receiver{cfg: cfg, endpoints: make(map[string]Endpoint, len(endpoints)), recorder: recorder, metrics: metrics, log: log,
+	r := &Receiver{cfg: cfg, recorder: recorder, metrics: metrics, log: log,
 		unkept: outage.New(log, outage.Words{Begins: "notifications are not kept; their senders come again", Over: "notifications are kept again",
 			Hint: "can PostgreSQL be reached where database.url says? When it can, and every place is taken: webhooks.keeping"}),
 		checking: make(chan struct{}, cfg.Checking), keeping: make(chan struct{}, cfg.Keeping)}
-	for _, e := range endpoints {
-		r.endpoints[e.Path()] = e
-	}
+	r.Replace(endpoints)
 	return r
+}
+
+// Replace makes others the endpoints, with other keys. Requests that are being looked at go on with those that they came to.
+func (r *Receiver) Replace(endpoints []Endpoint) {
+	all := make(map[string]Endpoint, len(endpoints))
+	for _, e := range endpoints {
+		all[e.Path()] = e
+	}
+	r.endpoints.Store(&all)
 }
 
 // Path is where the endpoint is.
@@ -81,7 +89,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		answer(w, http.StatusMethodNotAllowed, "notifications are posted")
 		return
 	}
-	e, known := r.endpoints[req.URL.Path]
+	e, known := (*r.endpoints.Load())[req.URL.Path]
 	err := error(RefusedUnknown)
 	if known {
 		err = r.receive(w, req, e, began)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"pollux/internal/card"
 )
 
 // MaxSnippet is the most that Redactor shows of anything, in bytes.
@@ -138,7 +140,7 @@ func (r *Redactor) extend(s string, i, end int) int {
 
 // finders recognise what must not be shown; in a name, only the first of them do. Each returns what to show instead and the length of
 // what it found, 0 when it is not there.
-var finders = []func(s string, i int) (string, int){findDigits, findURL, findEmail, findToken}
+var finders = []func(s string, i int) (string, int){card.Find, findURL, findEmail, findToken}
 
 // span is how many bytes from i are in a set.
 func span(s string, i int, in func(byte) bool) int {
@@ -191,50 +193,6 @@ func findEmail(s string, i int) (string, int) {
 		return "", 0
 	}
 	return "[email]", n + 1 + span(s, i+n+1, domain)
-}
-
-// findDigits finds card numbers: 13 to 19 digits, perhaps in groups with a blank or a dash between, whose check digit is right
-// (ISO/IEC 7812-1). A run of 20 digits or more could have one anywhere in it.
-func findDigits(s string, i int) (string, int) {
-	if !starts(s, i, digit) {
-		return "", 0
-	}
-	if n := span(s, i, digit); n >= 20 {
-		return "[digits]", n
-	}
-	number, card, end := make([]byte, 0, 40), false, i
-	for card || len(number) < 20 {
-		n := span(s, end, digit)
-		number = append(number, s[end:end+min(n, 20)]...)
-		card = card || len(number) >= 13 && len(number) <= 19 && luhn(number)
-		if end += n; !grouped(s, end) {
-			break
-		}
-		end++
-	}
-	if !card {
-		return "", 0
-	}
-	return "[card]", end - i // with the groups that follow: where the number ends is a guess
-}
-
-// grouped reports whether a separator and another group of digits stand at i.
-func grouped(s string, i int) bool {
-	return i+1 < len(s) && (s[i] == ' ' || s[i] == '-') && digit(s[i+1])
-}
-
-func luhn(number []byte) bool {
-	sum := 0
-	for i, c := range number {
-		d := int(c - '0')
-		if (len(number)-i)%2 == 0 {
-			if d *= 2; d > 9 {
-				d -= 9
-			}
-		}
-		sum += d
-	}
-	return sum%10 == 0
 }
 
 // findToken finds what looks like a key: a long run of letters and digits, one with a known prefix, and what follows the name of

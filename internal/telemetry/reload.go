@@ -1,0 +1,100 @@
+package telemetry
+
+import (
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// ReloadResult is how a reload of the configuration ended.
+type ReloadResult string
+
+// The results of a reload.
+const (
+	ReloadApplied   ReloadResult = "applied"   // what changed is in force
+	ReloadUnchanged ReloadResult = "unchanged" // nothing had changed
+	ReloadInvalid   ReloadResult = "invalid"   // something is wrong with it; the one before stays in force
+	ReloadRefused   ReloadResult = "refused"   // a key changed that takes a restart; the one before stays in force
+)
+
+// ReloadResults are all results, in a fixed order.
+var ReloadResults = []ReloadResult{ReloadApplied, ReloadUnchanged, ReloadInvalid, ReloadRefused}
+
+// What is renewed from files while the process runs: the label secret.
+const (
+	SecretDatabase = "database"
+	SecretNATS     = "nats"
+	SecretGateways = "gateways"
+	SecretWebhooks = "webhooks"
+	SecretTLS      = "tls"
+)
+
+// Secrets are all values of the label secret, in a fixed order.
+var Secrets = []string{SecretDatabase, SecretNATS, SecretGateways, SecretWebhooks, SecretTLS}
+
+// Certificates are all values of the label certificate, in a fixed order: ours, and the last of the authorities that another's is checked against.
+var Certificates = []string{"database", "database_ca", "nats", "nats_ca", "webhooks", "webhooks_client_ca", "telemetry", "telemetry_client_ca"}
+
+// reloadInstruments are those of the configuration and of secrets that change while the process runs.
+type reloadInstruments struct {
+	reloads, taken metric.Int64Counter
+	last, expiry   metric.Float64Gauge
+	good, stale    metric.Int64Gauge
+}
+
+func (r *reloadInstruments) make(meter metric.Meter) error {
+	var err [6]error
+	r.reloads, err[0] = meter.Int64Counter("config.reloads", metric.WithDescription("Reloads of the configuration at SIGHUP, by how they ended."))
+	r.last, err[1] = meter.Float64Gauge("config.last_reload_timestamp", metric.WithUnit("s"),
+		metric.WithDescription("When the configuration that is in force was read, in seconds since 1970."))
+	r.good, err[2] = meter.Int64Gauge("config.last_reload_successful", metric.WithDescription("1 while the last reload of the configuration was taken, 0 while it was refused and the one before is in force."))
+	r.taken, err[3] = meter.Int64Counter("secret.reloads", metric.WithDescription("Secrets and certificates that changed in their files, by whether the new ones were taken or the last good ones kept."))
+	r.stale, err[4] = meter.Int64Gauge("secret.stale", metric.WithDescription("1 while what is in the files of a kind of secret is of no use and the last good one is in force, otherwise 0."))
+	r.expiry, err[5] = meter.Float64Gauge("certificate.expiry", metric.WithUnit("s"), metric.WithDescription("When a certificate that is in force ends, in seconds since 1970."))
+	return errors.Join(err[:]...)
+}
+
+// ConfigRead says that the configuration that was read at an instant is in force.
+func (m *Metrics) ConfigRead(at time.Time) {
+	m.reload.last.Record(bg, seconds(at))
+	m.reload.good.Record(bg, 1)
+	for _, r := range ReloadResults { // a counter that appears with its first refusal has no increase
+		m.reload.reloads.Add(bg, 0, labelOf("result", string(r)))
+	}
+}
+
+// ConfigReload counts a reload of the configuration.
+func (m *Metrics) ConfigReload(r ReloadResult, at time.Time) {
+	m.reload.reloads.Add(bg, 1, labelOf("result", string(r)))
+	switch r {
+	case ReloadApplied, ReloadUnchanged:
+		m.reload.last.Record(bg, seconds(at))
+		m.reload.good.Record(bg, 1)
+	default:
+		m.reload.good.Record(bg, 0)
+	}
+}
+
+// SecretReload counts a secret of a kind (Secrets) that changed in its file, and whether the new one was taken.
+func (m *Metrics) SecretReload(secret string, taken bool) {
+	result, stale := "taken", int64(0)
+	if !taken {
+		result, stale = "kept", 1
+	}
+	label := attribute.String("secret", nameAt(Secrets, index(Secrets, secret)))
+	m.reload.taken.Add(bg, 1, metric.WithAttributeSet(attribute.NewSet(label, attribute.String("result", result))))
+	m.reload.stale.Record(bg, stale, metric.WithAttributeSet(attribute.NewSet(label)))
+}
+
+// CertificateExpiry says when a certificate (Certificates) ends.
+func (m *Metrics) CertificateExpiry(certificate string, at time.Time) {
+	m.reload.expiry.Record(bg, seconds(at), labelOf("certificate", nameAt(Certificates, index(Certificates, certificate))))
+}
+
+func labelOf(key, value string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String(key, value)))
+}
+
+func seconds(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
