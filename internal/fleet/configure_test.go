@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pollux/internal/fleet"
@@ -57,6 +58,7 @@ func TestAGateTakesAllOfAConfigurationOrNothing(t *testing.T) {
 			t.Fatal("a wrong one is taken")
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if s := in.gate.Snapshot(""); s.Limit.Rate != 60 {
 			t.Errorf("the half of it is: %s", s.Limit.Rate)
 		}
