@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,7 +81,13 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	now := p.hold(cfg)
 	defer p.join(ctx, members, postgres.NewBreakers(pool))()
 
+	p.seePool(pool)
+	p.seeBroker(conn)
+	p.Metrics.WatchGates(slices.Collect(maps.Values(entrances)))
 	recorder := consumer.NewRecorder(recording, record, p.Metrics, p.Log).WithSleeper(bed{conn})
+	if p.Tracing.On() {
+		recorder = recorder.WithTracer(p.Tracing)
+	}
 	defer recorder.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	ctx, stop := context.WithCancel(ctx)
@@ -145,6 +153,7 @@ func (p *Process) subscribe(ctx context.Context, conn *broker.Conn, c broker.Sub
 }
 
 var (
-	_ consumer.Tracer  = (*telemetry.Tracing)(nil)
-	_ consumer.Metrics = (*telemetry.Metrics)(nil)
+	_ consumer.Tracer      = (*telemetry.Tracing)(nil)
+	_ consumer.BatchTracer = (*telemetry.Tracing)(nil)
+	_ consumer.Metrics     = (*telemetry.Metrics)(nil)
 )

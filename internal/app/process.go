@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"pollux/internal/broker"
 	"pollux/internal/postgres"
 	"pollux/internal/telemetry"
 )
@@ -124,4 +126,19 @@ func (p *Process) await(ctx context.Context, d *dependency, ask func(context.Con
 func (p *Process) found(d *dependency, watch func(context.Context) error) {
 	d.set(watch, nil)
 	p.Health.Refresh()
+}
+
+// seePool shows the connections to the database.
+func (p *Process) seePool(pool *pgxpool.Pool) {
+	p.Metrics.WatchPool(func() telemetry.Pool {
+		s := pool.Stat()
+		return telemetry.Pool{InUse: int(s.AcquiredConns()), Idle: int(s.IdleConns()), Max: int(s.MaxConns()), Waits: s.EmptyAcquireCount(), Waited: s.EmptyAcquireWaitTime()}
+	})
+}
+
+// seeBroker shows the connection to the broker.
+func (p *Process) seeBroker(conn *broker.Conn) {
+	p.Metrics.WatchBroker(func() telemetry.Link {
+		return telemetry.Link{Connected: conn.Connected(), Reconnects: conn.Reconnects()}
+	})
 }

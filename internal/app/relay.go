@@ -7,11 +7,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/outbox"
 	"pollux/internal/postgres"
+	"pollux/internal/survey"
 )
 
 // RelayCommand is the command of the outbox relay.
@@ -40,14 +42,20 @@ func RelayCommand() *cobra.Command {
 
 // Relay runs an outbox relay until ctx ends.
 func Relay(ctx context.Context, cfg config.Config, p *Process) error {
-	relay, closeAll, err := openRelay(ctx, cfg, p)
+	r, err := openRelay(ctx, cfg, p)
 	if err != nil {
 		return err
 	}
-	defer closeAll()
+	defer r.close()
 	p.Log.InfoContext(ctx, "relay starts", "queues", len(queues(cfg)), "every", cfg.Relay.Every)
 	p.begins()
-	return relay.Run(ctx)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.relay.Run(ctx) })
+	if cfg.Relay.Observe > 0 {
+		surveyor := survey.New(cfg.Relay.Observe, postgres.NewSurvey(r.pool), r.conn, p.Metrics, p.Log).WithQueues(surveyed(cfg))
+		g.Go(func() error { return surveyor.Run(ctx) })
+	}
+	return g.Wait()
 }
 
 // patienceOnce is how long a relay that is started by cron waits for the database and the broker: the next one comes soon.
@@ -64,36 +72,62 @@ func relayOnce(cmd *cobra.Command, cfg config.Config) error {
 	defer closeTelemetry(ctx, tel)
 	wait, cancel := context.WithTimeout(ctx, patienceOnce)
 	defer cancel()
-	relay, closeAll, err := openRelay(wait, cfg, NewProcess(tel))
+	r, err := openRelay(wait, cfg, NewProcess(tel))
 	if err != nil {
 		return err
 	}
-	defer closeAll()
-	polls, events, err := relay.Once(ctx)
+	defer r.close()
+	polls, events, err := r.relay.Once(ctx)
 	fmt.Fprintf(cmd.OutOrStdout(), "published %d polls and %d events\n", polls, events)
 	return err
 }
 
-func openRelay(ctx context.Context, cfg config.Config, p *Process) (*outbox.Relay, func(), error) {
+// surveyed are the queues of the configuration.
+func surveyed(cfg config.Config) []survey.Queue {
+	var all []survey.Queue
+	for _, q := range queues(cfg) {
+		all = append(all, survey.Queue{Gateway: q.Gateway, Lane: q.Lane})
+	}
+	return all
+}
+
+// openedRelay is a relay and what it needs.
+type openedRelay struct {
+	relay *outbox.Relay
+	pool  *pgxpool.Pool
+	conn  *broker.Conn
+}
+
+func (r openedRelay) close() {
+	r.conn.Close()
+	r.pool.Close()
+}
+
+func openRelay(ctx context.Context, cfg config.Config, p *Process) (openedRelay, error) {
 	settings := relayConfig(cfg)
 	pool, err := p.pool(cfg, "pollux-relay", settings.Owner)
 	if err != nil {
-		return nil, nil, err
+		return openedRelay{}, err
 	}
 	record := postgres.NewRelay(pool, cfg.Relay.KeepEvents, cfg.Relay.KeepAttempts)
 	if err := p.await(ctx, p.database, record.Check); err != nil {
 		pool.Close()
-		return nil, nil, err
+		return openedRelay{}, err
 	}
 	p.found(p.database, record.Check)
 	conn, err := p.connect(ctx, cfg, "pollux-relay")
 	if err != nil {
 		pool.Close()
-		return nil, nil, err
+		return openedRelay{}, err
 	}
 	p.found(p.broker, ready(conn))
+	p.seePool(pool)
+	p.seeBroker(conn)
 	relay := outbox.New(settings, record, conn, p.Metrics, p.Log)
-	return relay, func() { conn.Close(); pool.Close() }, nil
+	if p.Tracing.On() {
+		relay = relay.WithTracer(p.Tracing)
+	}
+	return openedRelay{relay, pool, conn}, nil
 }
 
 // pool opens the database for a service, which writes down there that its configuration was reloaded.
@@ -102,7 +136,7 @@ func (p *Process) pool(cfg config.Config, name, instance string) (*pgxpool.Pool,
 		return nil, err
 	}
 	pool, err := postgres.Open(postgres.Options{
-		URL: cfg.Database.Access(), Fresh: cfg.Database.Fresh, MaxConns: cfg.Database.MaxConns, Name: name, Indexed: true,
+		URL: cfg.Database.Access(), Fresh: cfg.Database.Fresh, MaxConns: cfg.Database.MaxConns, Name: name, Indexed: true, Traced: p.Tracing.On(),
 	})
 	if err != nil {
 		return nil, err

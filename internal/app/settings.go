@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"pollux/internal/broker"
 	"pollux/internal/certificate"
@@ -21,9 +22,19 @@ func TelemetryConfig(c config.Config, service string) telemetry.Config {
 		Service: service, Version: Version(), Instance: instance(service),
 		LogFormat: c.Log.Format, LogLevel: slog.Level(c.Log.Level),
 		Listen: c.Telemetry.Listen, PprofListen: c.Telemetry.PprofListen,
-		OTLPEndpoint: c.Telemetry.OTLPEndpoint, TraceRatio: c.Telemetry.TraceRatio.Ratio(),
+		OTLPEndpoint: c.Telemetry.OTLPEndpoint, OTLP: otlpConfig(c.Telemetry), TraceRatio: c.Telemetry.TraceRatio.Ratio(),
+		Stale:    max(2*time.Minute, 3*c.Relay.Watch),
 		Gateways: append(gatewayNames(c), hookNames(c)...), Classes: classNames(c), MaxGateways: c.Telemetry.MaxGateways,
 	}
+}
+
+// otlpConfig says how telemetry is pushed.
+func otlpConfig(t config.Telemetry) telemetry.OTLP {
+	every := t.OTLPEvery
+	if every == 0 {
+		every = -1
+	}
+	return telemetry.OTLP{Every: every, Headers: t.OTLPHeaders, CAFile: t.OTLPCAFile, CertFile: t.OTLPCertFile, KeyFile: t.OTLPKeyFile}
 }
 
 // Dial opens the broker without looking at its streams.

@@ -72,6 +72,7 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	if err := p.await(ctx, p.database, record.Check); err != nil {
 		return err
 	}
+	p.seePool(pool)
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Webhooks.Listen)
 	if err != nil {
 		return taken(fmt.Errorf("taking notifications at %s: %w", cfg.Webhooks.Listen, err), "--address or webhooks.listen says where")

@@ -205,6 +205,9 @@ func (c *Conn) explain(err error) error {
 // Connected reports whether there is a connection at the moment.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 
+// Reconnects is how often a lost connection was made again.
+func (c *Conn) Reconnects() uint64 { return c.nc.Stats().Reconnects }
+
 // Close lets what is under way finish, at most five seconds long, and closes the connection. Sources must be closed before. It may
 // be called again.
 func (c *Conn) Close() {

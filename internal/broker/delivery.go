@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"pollux/internal/message"
 )
 
 // The answers to a delivery.
@@ -19,19 +21,33 @@ type delivery struct {
 	conn *nats.Conn
 	msg  *nats.Msg
 	at   time.Time // when it arrived
+	meta *nats.MsgMetadata
+}
+
+// metadata reads what the subject of the acknowledgement says, once. A delivery is in one hand at a time. What cannot be read was delivered now, for the first time.
+func (d *delivery) metadata() *nats.MsgMetadata {
+	if d.meta != nil {
+		return d.meta
+	}
+	m, err := d.msg.Metadata()
+	if err != nil {
+		m = &nats.MsgMetadata{NumDelivered: 1, Timestamp: d.at}
+	}
+	d.meta = m
+	return m
 }
 
 // Body implements consumer.Delivery.
 func (d *delivery) Body() []byte { return d.msg.Data }
 
-// Count implements consumer.Delivery. The number is in the subject of the acknowledgement.
-func (d *delivery) Count() int {
-	m, err := d.msg.Metadata()
-	if err != nil {
-		return 1
-	}
-	return int(m.NumDelivered)
-}
+// Count implements consumer.Delivery.
+func (d *delivery) Count() int { return int(d.metadata().NumDelivered) }
+
+// Waited implements consumer.Delivery.
+func (d *delivery) Waited() time.Duration { return d.at.Sub(d.metadata().Timestamp) }
+
+// TraceParent implements consumer.Delivery.
+func (d *delivery) TraceParent() string { return d.msg.Header.Get(message.HeaderTraceParent) }
 
 // Ack implements consumer.Delivery. While the connection is away it is kept and sent when it is back.
 func (d *delivery) Ack() error { return d.answer(ack) }

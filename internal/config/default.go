@@ -22,7 +22,7 @@ func Default() Config {
 		Database:  Database{MaxConns: 8},
 		NATS:      NATS{MaxOutstanding: 4096, Batches: "auto", BatchThreshold: 64},
 		Log:       Log{Format: "text", Level: Level(slog.LevelInfo)},
-		Telemetry: Telemetry{Listen: "127.0.0.1:9464", TraceRatio: 1, MaxGateways: 64},
+		Telemetry: Telemetry{Listen: "127.0.0.1:9464", TraceRatio: 1, MaxGateways: 64, OTLPEvery: 15 * time.Second},
 		Relay: Relay{
 			Every:          10 * time.Millisecond,
 			Batch:          1000,
@@ -32,6 +32,7 @@ func Default() Config {
 			PublishTimeout: 5 * time.Second,
 			Retry:          time.Second,
 			Watch:          5 * time.Second,
+			Observe:        15 * time.Second,
 			KeepEvents:     day,
 			KeepAttempts:   30 * day,
 		},

@@ -129,10 +129,14 @@ func (v *verifier) listener(section string, f certificate.Files) {
 	v.certificates(section, "client_ca_file", f)
 }
 
-// certificates checks the files of a section.
+// certificates checks the files of a section, or of the keys of one that begin alike.
 func (v *verifier) certificates(section, ca string, f certificate.Files) {
+	prefix := section
+	if !strings.HasSuffix(section, "_") {
+		prefix += "."
+	}
 	if (f.Cert == "") != (f.Key == "") {
-		v.refuse(keys(section+".cert_file", section+".key_file"), "a certificate and its key go together; write both cert_file and key_file, or neither")
+		v.refuse(keys(prefix+"cert_file", prefix+"key_file"), "a certificate and its key go together; write both cert_file and key_file, or neither")
 		return
 	}
 	if f.Empty() || v.skips(skipSecrets) {
@@ -144,10 +148,10 @@ func (v *verifier) certificates(section, ca string, f certificate.Files) {
 		if name == "ca_file" {
 			name = ca
 		}
-		v.refuse(keys(section+"."+name), "%s", what)
+		v.refuse(keys(prefix+name), "%s", what)
 	}
 	if err == nil {
-		v.guarded(key(section+".key_file"), f.Key)
+		v.guarded(key(prefix+"key_file"), f.Key)
 	}
 }
 

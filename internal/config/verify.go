@@ -3,11 +3,13 @@ package config
 import (
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"pollux/internal/breaker"
+	"pollux/internal/certificate"
 	"pollux/internal/gateway"
 	"pollux/internal/message"
 	"pollux/internal/payment/currency"
@@ -246,8 +248,20 @@ func (v *verifier) telemetry(c *Config) {
 	if u, err := url.Parse(t.OTLPEndpoint); t.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
 		v.refuse(keys("telemetry.otlp_endpoint"), "not a URL of the form http://host:4317 or https://host:4317")
 	}
+	if t.OTLPEvery != 0 {
+		v.within("telemetry.otlp_every", t.OTLPEvery, time.Second, time.Hour)
+	}
+	for name := range t.OTLPHeaders {
+		if !header.MatchString(name) {
+			v.refuse(keys("telemetry.otlp_headers"), "%.40q is not the name of a header; write it of a-z, 0-9 and -", name)
+		}
+	}
+	v.certificates("telemetry.otlp_", "ca_file", certificate.Files{CA: t.OTLPCAFile, Cert: t.OTLPCertFile, Key: t.OTLPKeyFile})
 	v.between("telemetry.max_gateways", t.MaxGateways, 1, 1000)
 }
+
+// header is the name of a header of gRPC, which has them in small letters.
+var header = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 
 func (v *verifier) address(name, s string) {
 	if s == "" {
@@ -272,6 +286,9 @@ func (v *verifier) relay(r Relay) {
 	v.within("relay.publish_timeout", r.PublishTimeout, 100*time.Millisecond, DuplicateWindow-time.Second)
 	v.within("relay.retry", r.Retry, 10*time.Millisecond, time.Hour)
 	v.within("relay.watch", r.Watch, 100*time.Millisecond, 10*time.Minute)
+	if r.Observe != 0 {
+		v.within("relay.observe", r.Observe, time.Second, time.Hour)
+	}
 	v.within("relay.keep_events", r.KeepEvents, time.Hour, 366*day)
 	v.within("relay.keep_attempts", r.KeepAttempts, day, 10*366*day)
 	if r.Lease <= 2*r.PublishTimeout {

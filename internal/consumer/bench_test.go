@@ -51,6 +51,10 @@ type drop struct {
 
 func (d *drop) Body() []byte { return d.body }
 func (d *drop) Count() int   { return 1 }
+
+func (d *drop) Waited() time.Duration { return 0 }
+func (d *drop) TraceParent() string   { return "" }
+
 func (d *drop) Ack() error {
 	if d.tap.ended.Add(1) == d.tap.size {
 		close(d.tap.done)
@@ -90,16 +94,19 @@ func (b *book) Write(_ context.Context, results []consumer.Result, _ string, _ t
 // silent counts nothing.
 type silent struct{}
 
-func (silent) Delivery(string, redelivery.Verb, redelivery.Reason) {}
-func (silent) Call(string, gateway.Class, time.Duration)           {}
-func (silent) Lateness(string, string, time.Duration)              {}
-func (silent) Finality(string, string, time.Duration)              {}
-func (silent) Resolved(string, payment.Status)                     {}
-func (silent) Batch(int, time.Duration)                            {}
-func (silent) Refused(int)                                         {}
-func (silent) Superseded(int)                                      {}
-func (silent) Held(string, string, int)                            {}
-func (silent) InFlight(string, int)                                {}
+func (silent) Delivery(string, redelivery.Verb, redelivery.Reason)          {}
+func (silent) Call(context.Context, string, gateway.Class, time.Duration)   {}
+func (silent) Lateness(context.Context, string, string, time.Duration)      {}
+func (silent) Delivered(context.Context, string, time.Duration)             {}
+func (silent) Finality(context.Context, string, string, time.Duration, int) {}
+func (silent) Waited(string, string, time.Duration)                         {}
+func (silent) Read(int, time.Duration)                                      {}
+func (silent) Resolved(string, payment.Status)                              {}
+func (silent) Batch(int, time.Duration)                                     {}
+func (silent) Refused(int)                                                  {}
+func (silent) Superseded(int)                                               {}
+func (silent) Held(string, string, int)                                     {}
+func (silent) InFlight(string, int)                                         {}
 
 type quick struct{ answer gateway.Answer }
 

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"pollux/internal/gateway"
 	"pollux/internal/message"
+	"pollux/internal/outage"
 	"pollux/internal/redelivery"
 )
 
@@ -70,6 +72,7 @@ type Consumer struct {
 	inHand   inHand
 	unknown  once
 	unheard  rate.Sometimes // bounds what is logged while the broker cannot be told anything
+	unread   rate.Sometimes // the same while the record can be reached and not be read
 	underway sync.WaitGroup // polls, results on their way to the record, and burials
 }
 
@@ -103,6 +106,7 @@ func New(cfg Config, source Source, gw Gateway, record Record, recorder *Recorde
 		slots:   make(chan struct{}, cfg.Workers),
 		bounds:  func() Bounds { return Bounds{Workers: cfg.Workers, HoldBudget: cfg.HoldBudget} },
 		unheard: rate.Sometimes{Interval: time.Second},
+		unread:  rate.Sometimes{Interval: outage.First},
 	}
 }
 
@@ -232,11 +236,13 @@ type task struct {
 	answer      gateway.Answer
 	traceParent string
 	expected    bool      // the recorder was told of a result
-	readAt      time.Time // this process's clock, for durations only
+	began       time.Time // when it was handed out, by this process's clock, for durations only
+	readAt      time.Time // as began: when its row was read
 }
 
 // handle reads the rows of all deliveries in one query, decides, and begins what is to be polled. ctx ends the waiting, work what was begun.
 func (c *Consumer) handle(ctx, work context.Context, deliveries []Delivery) {
+	began := time.Now()
 	tasks, polls := c.decode(work, deliveries)
 	if len(tasks) == 0 {
 		return
@@ -247,33 +253,47 @@ func (c *Consumer) handle(ctx, work context.Context, deliveries []Delivery) {
 		c.giveBack(tasks, 0)
 		return
 	case err != nil:
-		c.unread(ctx, tasks, err)
+		c.putBack(ctx, tasks, err)
 		return
 	}
 	held, now := c.source.Held(), time.Now()
 	left := c.bounds().HoldBudget - held
 	c.metrics.Held(c.cfg.Gateway, c.cfg.Lane, held)
 	for i, t := range tasks {
-		t.job, t.readAt = jobs[i], now
+		t.job, t.began, t.readAt = jobs[i], began, now
+		if t.delivery.Count() == 1 {
+			c.metrics.Waited(c.cfg.Gateway, c.cfg.Lane, t.delivery.Waited())
+		}
 		t.policy, t.traceParent = c.policy(t.job.Payment.Class), t.job.Payment.TraceParent
 		t.seen = c.observe(t, left)
 		c.carryOut(work, t, t.policy.Decide(t.seen))
 	}
 }
 
-// unread gives back deliveries whose rows cannot be read. While the record is away nothing is fetched, by nobody, so that they may come back soon. A
+// putBack gives back deliveries whose rows cannot be read. While the record is away nothing is fetched, by nobody, so that they may come back soon. A
 // record that can be reached and not be read is fetched for all the same: they come back late, or each would be delivered over and over.
-func (c *Consumer) unread(ctx context.Context, tasks []*task, err error) {
+func (c *Consumer) putBack(ctx context.Context, tasks []*task, err error) {
 	if c.ping(ctx) == nil {
-		c.log.ErrorContext(ctx, "the record can be reached but not be read; deliveries go back to the broker", "error", err, "retry_in", c.cfg.AckWait)
+		c.unread.Do(func() {
+			c.log.ErrorContext(ctx, "the record can be reached but not be read; deliveries go back to the broker", "error", err, "retry_in", c.cfg.AckWait)
+		})
 		c.giveBack(tasks, c.cfg.AckWait)
 		return
 	}
-	c.log.WarnContext(ctx, "the record is away; nothing is fetched until it is back", "error", err)
 	c.giveBack(tasks, redelivery.LocalDelay)
-	_ = backoff.Retry(func() error { return c.ping(ctx) },
-		backoff.WithContext(patience(100*time.Millisecond, 2*time.Second), ctx)) // it ends with success or with ctx
+	_ = backoff.Retry(func() error {
+		err := c.ping(ctx)
+		if err == nil {
+			c.recorder.away.Well(ctx, c.part())
+		} else if ctx.Err() == nil {
+			c.recorder.away.Failed(ctx, c.part(), err)
+		}
+		return err
+	}, backoff.WithContext(patience(100*time.Millisecond, 2*time.Second), ctx)) // it ends with success or with ctx
 }
+
+// part is what this consumer is called among those that want something of the record.
+func (c *Consumer) part() string { return c.cfg.Gateway + "/" + c.cfg.Lane }
 
 func (c *Consumer) ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -332,12 +352,19 @@ func later(d Delivery) time.Duration {
 // delivered to nobody else meanwhile, so that an outage of the record makes no message look like poison.
 func (c *Consumer) read(ctx context.Context, polls []message.Poll) (jobs []Job, err error) {
 	if jobs, err = c.readOnce(ctx, polls); err == nil {
+		c.recorder.away.Well(ctx, c.part())
 		return jobs, nil
 	}
-	c.log.WarnContext(ctx, "reading the record; it is tried again", "error", err)
+	if ctx.Err() == nil {
+		c.recorder.away.Failed(ctx, c.part(), err)
+	}
 	b := patience(50*time.Millisecond, 2*time.Second)
 	b.MaxElapsedTime = c.cfg.AckWait / 2
-	return backoff.RetryWithData(func() ([]Job, error) { return c.readOnce(ctx, polls) }, backoff.WithContext(b, ctx))
+	jobs, err = backoff.RetryWithData(func() ([]Job, error) { return c.readOnce(ctx, polls) }, backoff.WithContext(b, ctx))
+	if err == nil {
+		c.recorder.away.Well(ctx, c.part())
+	}
+	return jobs, err
 }
 
 // readOnce reads the jobs of polls and prolongs leases that would run out during a poll: a message that waited long in a backlog would
@@ -346,10 +373,12 @@ func (c *Consumer) read(ctx context.Context, polls []message.Poll) (jobs []Job, 
 func (c *Consumer) readOnce(ctx context.Context, polls []message.Poll) ([]Job, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.AckWait/4, errors.New("the database did not answer in time"))
 	defer cancel()
+	began := time.Now()
 	jobs, err := c.record.Read(ctx, polls)
 	if err != nil {
 		return nil, err
 	}
+	c.metrics.Read(len(polls), time.Since(began))
 	all := c.recorder.Failing()
 	var short []message.Poll
 	var at []int
@@ -415,7 +444,7 @@ func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Dispositi
 		c.underway.Add(1)
 		c.recorder.Add(c.result(t), func(v Verdict, err error) {
 			defer c.underway.Done()
-			c.recorded(t, v, err)
+			c.recorded(ctx, t, v, err)
 		})
 	default:
 		if t.expected {
@@ -434,18 +463,18 @@ func (c *Consumer) carryOut(ctx context.Context, t *task, d redelivery.Dispositi
 // itself: a few such payments must not keep the breaker of a gateway open that answers all others, and they must come to their own end.
 func (c *Consumer) poll(ctx context.Context, t *task) {
 	p := &t.job.Payment
-	ctx, done := c.tracer.Poll(ctx, p.TraceParent, c.subject, c.cfg.Gateway, p.ID)
+	ctx, done := c.tracer.Poll(ctx, c.origin(t), c.subject, c.cfg.Gateway, p.ID)
 	defer done(nil)
 	pass, no := c.gate.Enter(ctx, p.Account)
 	if pass == nil {
 		c.carryOut(ctx, t, c.refused(ctx, t, no))
 		return
 	}
-	c.metrics.Lateness(c.cfg.Gateway, c.cfg.Lane, max(-t.job.UntilDue, 0))
+	c.metrics.Lateness(ctx, c.cfg.Gateway, c.cfg.Lane, max(-t.job.UntilDue, 0))
 	c.metrics.InFlight(c.cfg.Gateway, 1)
 	t.answer = c.ask(ctx, t)
 	c.metrics.InFlight(c.cfg.Gateway, -1)
-	c.metrics.Call(c.cfg.Gateway, t.answer.Class, t.answer.Took)
+	c.metrics.Call(ctx, c.cfg.Gateway, t.answer.Class, t.answer.Took)
 	said, again := t.answer.Class, t.answer.Class == gateway.Malformed && t.job.LastClass == gateway.Malformed.String()
 	if again {
 		said = gateway.Local
@@ -453,6 +482,14 @@ func (c *Consumer) poll(ctx context.Context, t *task) {
 	pass.Done(said, min(t.answer.RetryAfter, t.policy.MaxRetryAfter))
 	t.seen.Answer, t.seen.Open = &t.answer, !again && c.gate.Open(p.Account)
 	c.carryOut(ctx, t, t.policy.Decide(t.seen))
+}
+
+// origin says where a delivery comes from. A relay that traces sends another context than the payment's, in a trace of the payment's own where it was polled before; a
+// relay that does not passes the payment's on each time.
+func (c *Consumer) origin(t *task) Origin {
+	carried, own := t.delivery.TraceParent(), t.job.Payment.TraceParent
+	later := c.cfg.Deferred || t.delivery.Count() > 1 || t.job.Revision > 0 && (carried == "" || carried == own)
+	return Origin{TraceParent: cmp.Or(carried, own), Later: later}
 }
 
 // The times after which a poll goes on that was woken too early, or that lost its turn.
@@ -501,7 +538,7 @@ func (c *Consumer) result(t *task) Result {
 	d := t.disposition
 	r := Result{
 		Payment: t.poll.Payment, Gateway: c.cfg.Gateway, Account: t.job.Payment.Account, Token: t.poll.Token, Revision: t.job.Revision,
-		Disposition: d, Policy: t.policy.Name, DueAt: t.job.DueAt, StartedAt: t.job.ReadAt, TraceID: traceID(t.traceParent),
+		Disposition: d, Policy: t.policy.Name, DueAt: t.job.DueAt, StartedAt: t.job.ReadAt, TraceParent: t.traceParent,
 	}
 	if t.seen.Answer != nil {
 		r.Polled, r.Answer = true, t.answer
@@ -517,7 +554,7 @@ func (c *Consumer) result(t *task) Result {
 }
 
 // recorded ends a delivery after its result was written, or was not.
-func (c *Consumer) recorded(t *task, v Verdict, err error) {
+func (c *Consumer) recorded(ctx context.Context, t *task, v Verdict, err error) {
 	d := t.disposition
 	switch {
 	case err != nil: // the row is as it was, or it is not known: the next delivery reads what is true
@@ -540,15 +577,18 @@ func (c *Consumer) recorded(t *task, v Verdict, err error) {
 	default:
 		c.finish(t, t.delivery.Ack())
 	}
-	c.report(t, d)
+	if t.seen.Answer != nil {
+		c.metrics.Delivered(ctx, c.cfg.Gateway, time.Since(t.began))
+	}
+	c.report(ctx, t, d)
 }
 
 // report counts and says what became of a payment.
-func (c *Consumer) report(t *task, d redelivery.Disposition) {
+func (c *Consumer) report(ctx context.Context, t *task, d redelivery.Disposition) {
 	switch {
 	case d.Verb == redelivery.Resolve:
 		c.metrics.Resolved(c.cfg.Gateway, d.Status)
-		c.metrics.Finality(c.cfg.Gateway, t.job.Payment.Class, t.job.ReadAt.Sub(t.job.Payment.CreatedAt)+time.Since(t.readAt))
+		c.metrics.Finality(ctx, c.cfg.Gateway, t.job.Payment.Class, t.job.ReadAt.Sub(t.job.Payment.CreatedAt)+time.Since(t.readAt), d.Counters.Attempts)
 	case d.Verb == redelivery.DeadLetter:
 		c.log.Error("a payment is with a person", "payment_id", t.poll.Payment, "reason", d.Reason, "hint", "pollux dlq list")
 	case d.Reason == redelivery.ReasonUnknownStatus && c.unknown.first(t.answer.GatewayStatus):
@@ -564,14 +604,6 @@ func (c *Consumer) finish(t *task, err error) {
 		c.end(d.Return(redelivery.MinDelay))
 	}
 	c.release(1)
-}
-
-// traceID is the trace id of a W3C traceparent, or nothing.
-func traceID(traceParent string) string {
-	if len(traceParent) != 55 {
-		return ""
-	}
-	return traceParent[3:35]
 }
 
 // patience returns delays that grow from first to about longest and never end by themselves.

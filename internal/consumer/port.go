@@ -18,6 +18,10 @@ type Delivery interface {
 	Body() []byte
 	// Count is how often the broker has delivered this message, this time included.
 	Count() int
+	// Waited is how long the message was with the broker before this delivery, by the clocks of both: it may be below 0.
+	Waited() time.Duration
+	// TraceParent is the trace context that the message carries, or nothing.
+	TraceParent() string
 	// Ack ends the message. It does not wait for the broker: an acknowledgement that is lost costs a delivery that is dropped.
 	Ack() error
 	// Return gives the message back; it comes again after delay, at once when delay ≤ 0.
@@ -113,8 +117,8 @@ type Result struct {
 	DetailNew   bool           // the status detail differs from what the record has
 	DueAt       time.Time
 	StartedAt   time.Time // by the database's clock
-	TraceID     string
-	Body        []byte // of a message that is poison; nil otherwise
+	TraceParent string    // of the call, or of the payment when there was none; may be empty
+	Body        []byte    // of a message that is poison; nil otherwise
 }
 
 // Verdict is what the record did with a result.
@@ -152,9 +156,17 @@ type Record interface {
 // Metrics is what a consumer counts.
 type Metrics interface {
 	Delivery(gateway string, v redelivery.Verb, r redelivery.Reason)
-	Call(gateway string, c gateway.Class, took time.Duration)
-	Lateness(gateway, lane string, late time.Duration)
-	Finality(gateway, class string, took time.Duration)
+	// Call, Lateness, Delivered and Finality are told the context of the poll, so that a measurement can name its trace.
+	Call(ctx context.Context, gateway string, c gateway.Class, took time.Duration)
+	Lateness(ctx context.Context, gateway, lane string, late time.Duration)
+	// Delivered says how long a delivery took whose payment was polled.
+	Delivered(ctx context.Context, gateway string, took time.Duration)
+	// Finality says how old a payment was when it became final, and how many calls the gateway had answered.
+	Finality(ctx context.Context, gateway, class string, took time.Duration, attempts int)
+	// Waited says how long a poll waited at the broker for its first delivery.
+	Waited(gateway, lane string, waited time.Duration)
+	// Read says that the rows of n deliveries were read together.
+	Read(n int, took time.Duration)
 	Resolved(gateway string, status payment.Status)
 	Batch(n int, took time.Duration)
 	Refused(n int)
@@ -163,12 +175,25 @@ type Metrics interface {
 	InFlight(gateway string, delta int)
 }
 
+// Origin is where a delivery comes from, for its trace. The first delivery of a message goes on in the trace of who sent it; a later one, after a wait that may
+// have taken hours, begins a trace of its own that is linked to that.
+type Origin struct {
+	TraceParent string // may be empty
+	Later       bool
+}
+
 // Tracer continues the trace of a payment.
 type Tracer interface {
-	// Poll begins the span of a delivery, a part of the trace of traceParent.
-	Poll(ctx context.Context, traceParent, subject, gateway string, id payment.ID) (context.Context, func(error))
+	// Poll begins the span of a delivery.
+	Poll(ctx context.Context, from Origin, subject, gateway string, id payment.ID) (context.Context, func(error))
 	// Call begins the span of a call to a gateway.
 	Call(ctx context.Context, gateway string) (context.Context, func(gateway.Answer))
 	// TraceParent is the trace context to pass on: ctx's span, or the fallback where nothing is traced.
 	TraceParent(ctx context.Context, fallback string) string
+}
+
+// BatchTracer traces what is written for many payments at once.
+type BatchTracer interface {
+	// Record begins the span of writing n results, linked to what traceParent says of each of them. Where nothing is traced it does nothing.
+	Record(ctx context.Context, n int, traceParent func(i int) string) (context.Context, func(error))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"pollux/internal/message"
+	"pollux/internal/outage"
 	"pollux/internal/redelivery"
 )
 
@@ -29,8 +30,11 @@ type Recorder struct {
 	cfg       RecorderConfig
 	record    Record
 	sleeper   Sleeper // nil: nothing is put to sleep at the broker
+	tracer    BatchTracer
 	metrics   Metrics
 	log       *slog.Logger
+	away      *outage.Log // the record, by who wants something of it: this recorder, and the consumers that share it
+	bed       *outage.Log // where polls sleep
 	in        chan entry
 	expected  atomic.Int64
 	failing   atomic.Bool
@@ -59,6 +63,10 @@ var ErrClosed = errors.New("the recorder is closed")
 // NewRecorder returns a running recorder. Close ends it.
 func NewRecorder(cfg RecorderConfig, record Record, metrics Metrics, log *slog.Logger) *Recorder {
 	r := &Recorder{cfg: cfg, record: record, metrics: metrics, log: log, in: make(chan entry, cfg.Batch), gathering: make(chan struct{}, 1),
+		away: outage.New(log, outage.Words{Begins: "the record is away; nothing is polled until it is back, and nothing is lost", Over: "the record is back",
+			Hint: "can PostgreSQL be reached where database.url says?"}),
+		bed: outage.New(log, outage.Words{Begins: "polls cannot be put to sleep at the broker; they sleep in their rows", Over: "polls can be put to sleep at the broker again",
+			Hint: "can NATS be reached where nats.urls says, with JetStream and the streams? pollux streams diff"}),
 		hurry: event{c: make(chan struct{})}, closed: event{c: make(chan struct{})}}
 	for range cfg.Writers {
 		r.writers.Go(r.run)
@@ -70,6 +78,12 @@ func NewRecorder(cfg RecorderConfig, record Record, metrics Metrics, log *slog.L
 // anything is added.
 func (r *Recorder) WithSleeper(s Sleeper) *Recorder {
 	r.sleeper = s
+	return r
+}
+
+// WithTracer returns the recorder with a tracer. It is called before anything is added.
+func (r *Recorder) WithTracer(t BatchTracer) *Recorder {
+	r.tracer = t
 	return r
 }
 
@@ -199,7 +213,6 @@ func (r *Recorder) write(batch []entry, results []Result) {
 	verdicts, err := r.patiently(results)
 	r.metrics.Batch(len(batch), time.Since(began))
 	if err != nil {
-		r.log.Warn("results cannot be recorded; their deliveries go back to the broker", "error", err, "results", len(results))
 		for _, e := range batch {
 			e.done(Verdict{}, err)
 		}
@@ -227,7 +240,7 @@ func (r *Recorder) putToSleep(results []Result) {
 			continue
 		}
 		polls, at = append(polls, Sleep{Gateway: d.Gateway, Poll: message.Poll{Payment: d.Payment, Token: d.Token, Revision: d.Revision + 1},
-			ID: message.DeferredID(d.Token, d.Disposition.Counters.Deferrals)}), append(at, i)
+			ID: message.DeferredID(d.Token, d.Disposition.Counters.Deferrals), TraceParent: d.TraceParent}), append(at, i)
 	}
 	if polls == nil {
 		return
@@ -245,10 +258,16 @@ func (r *Recorder) putToSleep(results []Result) {
 			d.Verb, d.Delay, failed = redelivery.Park, napInRow, err
 		}
 	}
-	if failed != nil {
-		r.log.Warn("polls cannot be put to sleep at the broker; they sleep in their rows", "error", failed, "retry_in", napInRow)
+	switch {
+	case failed != nil:
+		r.bed.Failed(context.Background(), "deferred polls", failed)
+	case r.sleeper != nil:
+		r.bed.Well(context.Background(), "deferred polls")
 	}
 }
+
+// partResults is the recorder itself, of those who want something of the record.
+const partResults = "results"
 
 // patiently writes results and tries again while the database is away, for Patience: asking the gateway once more would cost more. Trying again is
 // harmless, because what was written moved the revisions on.
@@ -260,8 +279,10 @@ func (r *Recorder) patiently(results []Result) ([]Verdict, error) {
 		verdicts, err := r.try(results)
 		if err == nil {
 			r.failing.Store(false)
+			r.away.Well(context.Background(), partResults)
 			return verdicts, nil
 		}
+		r.away.Failed(context.Background(), partResults, err)
 		wait := b.NextBackOff()
 		if wait == backoff.Stop {
 			r.failing.Store(true)
@@ -279,7 +300,13 @@ func (r *Recorder) patiently(results []Result) ([]Verdict, error) {
 func (r *Recorder) try(results []Result) ([]Verdict, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), r.cfg.Patience/2, errors.New("the database did not answer in time"))
 	defer cancel()
-	return r.record.Write(ctx, results, r.cfg.Worker, r.cfg.Lease)
+	if r.tracer == nil {
+		return r.record.Write(ctx, results, r.cfg.Worker, r.cfg.Lease)
+	}
+	ctx, written := r.tracer.Record(ctx, len(results), func(i int) string { return results[i].TraceParent })
+	verdicts, err := r.record.Write(ctx, results, r.cfg.Worker, r.cfg.Lease)
+	written(err)
+	return verdicts, err
 }
 
 // setAside hands payments whose result the database refuses to a person. Their verdicts say that it was refused, and applied when the person has it.

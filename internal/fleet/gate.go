@@ -86,6 +86,9 @@ func (g *Gate) join() {
 	}
 }
 
+// Name is that of the gateway.
+func (g *Gate) Name() string { return g.name }
+
 // shared reports whether the gateway has a limit, of which each instance has a part.
 func (g *Gate) shared() bool { return g.config.Load().Limit.Limited() }
 

@@ -51,6 +51,7 @@ type Message struct {
 	ID          string
 	Body        []byte
 	TraceParent string // may be empty
+	Later       bool   // its payment was polled before: what becomes of it is told in a trace of its own, linked to that of TraceParent
 }
 
 // Receipt is what became of a published message. Err is nil when the broker stored it, now or earlier.

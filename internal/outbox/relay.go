@@ -54,6 +54,8 @@ func (c Config) Validate() error {
 // Metrics is what a relay counts.
 type Metrics interface {
 	RelayClaimed(gateway, lane string, n int, lag time.Duration)
+	// Claim says how many polls of all queues a claim leased, and how long that took.
+	Claim(n int, took time.Duration)
 	RelayEvents(n int, lag time.Duration)
 	Published(stream string, n int, took time.Duration)
 	Duplicates(stream string, n int)
@@ -63,7 +65,26 @@ type Metrics interface {
 	Backlog(gateway, lane string, n int)
 	// Ready says how many polls of a queue are due and wait in the database, MostReady at the most.
 	Ready(gateway, lane string, n int)
+	// Succeeded says that one of the Loops did its work without an error.
+	Succeeded(loop string)
 }
+
+// Tracer begins the spans of what is sent.
+type Tracer interface {
+	// Send begins the span of sending messages together, and for each message one in the trace that it belongs to, whose context it puts into the message. The
+	// returned function ends them all and is called once, with a receipt for each. Where nothing is traced it does nothing.
+	Send(ctx context.Context, messages []Message) (context.Context, func([]Receipt))
+}
+
+// Loops are what a relay does over and over, each by itself.
+var Loops = []string{loopPolls, loopEvents, loopStreams, loopPartitions}
+
+const (
+	loopPolls      = "polls"      // publishes what is due
+	loopEvents     = "events"     // publishes events
+	loopStreams    = "streams"    // looks after streams and queues
+	loopPartitions = "partitions" // makes and drops partitions
+)
 
 // MostReady is up to where polls that are due are counted, in each queue: 10,000 entries of an index take some milliseconds, and whoever scales consumers
 // by the number needs no more.
@@ -75,6 +96,7 @@ type Relay struct {
 	record  Record
 	broker  Broker
 	metrics Metrics
+	tracer  Tracer // nil: nothing is traced
 	log     *slog.Logger
 	waits   *outage.Log // by loop
 	backlog *backlog
@@ -95,6 +117,12 @@ func New(cfg Config, record Record, broker Broker, metrics Metrics, log *slog.Lo
 		backlog: newBacklog(cfg, broker, metrics, log), slots: make(chan struct{}, cfg.InFlight)}
 }
 
+// WithTracer returns the relay with a tracer. It is called before Run or Once.
+func (r *Relay) WithTracer(t Tracer) *Relay {
+	r.tracer = t
+	return r
+}
+
 // Run relays until ctx ends. It then finishes what it is doing, within a few times PublishTimeout even if the database and the broker say nothing, and
 // returns nil. A database or a broker that is away is waited for: nothing is lost meanwhile, since nothing is claimed. A relay runs once.
 func (r *Relay) Run(ctx context.Context) error {
@@ -102,10 +130,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	start := func(name string, every time.Duration, step func(context.Context) (int, error)) {
 		g.Go(func() error { r.loop(ctx, name, every, step); return nil })
 	}
-	start("polls", r.cfg.Every, r.polls)
-	start("events", r.cfg.Every, r.events)
-	start("streams", r.cfg.Watch, r.watch)
-	start("partitions", time.Hour, r.maintain)
+	start(loopPolls, r.cfg.Every, r.polls)
+	start(loopEvents, r.cfg.Every, r.events)
+	start(loopStreams, r.cfg.Watch, r.watch)
+	start(loopPartitions, time.Hour, r.maintain)
 	err := g.Wait()
 	r.publishing.Wait()
 	r.backlog.asking.Wait()
@@ -169,6 +197,7 @@ func (r *Relay) loop(ctx context.Context, name string, every time.Duration, step
 		default:
 			retry.Reset()
 			r.waits.Well(ctx, name)
+			r.metrics.Succeeded(name)
 			if n > r.cfg.Batch/2 {
 				continue
 			}
@@ -215,10 +244,12 @@ func (r *Relay) claim(ctx context.Context) ([]Job, error) {
 	}
 	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errDatabase)
 	defer cancel()
+	began := time.Now()
 	jobs, err := r.record.Claim(ctx, rooms, r.cfg.Batch, r.cfg.Owner, r.cfg.Lease)
 	if err != nil || len(jobs) == 0 {
 		return nil, err
 	}
+	r.metrics.Claim(len(jobs), time.Since(began))
 	r.backlog.took(jobs)
 	for q, late := range lags(jobs) {
 		r.metrics.RelayClaimed(q.Gateway, q.Lane, late.n, late.most)
@@ -254,6 +285,7 @@ func (r *Relay) publish(ctx context.Context, jobs []Job) error {
 			ID:          j.Token,
 			Body:        message.EncodePoll(message.Poll{Payment: j.Payment, Token: j.Token, Revision: j.Revision}),
 			TraceParent: j.TraceParent,
+			Later:       j.Revision > 0,
 		}
 	}
 	before, _ := r.trails[message.StreamPoll].seen()
@@ -381,14 +413,19 @@ func (r *Relay) reportEvents(ctx context.Context, events []Event, receipts []Rec
 func (r *Relay) send(ctx context.Context, messages []Message) []Receipt {
 	ctx, cancel := finishing(ctx, r.cfg.PublishTimeout, errBroker)
 	defer cancel()
+	sent := func([]Receipt) {}
+	if r.tracer != nil {
+		ctx, sent = r.tracer.Send(ctx, messages)
+	}
 	began := time.Now()
 	receipts := r.broker.Publish(ctx, messages)
 	took := time.Since(began)
-	stored, twice, failed := map[string]int{}, map[string]int{}, 0
+	sent(receipts)
+	stored, twice, failed := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, receipt := range receipts {
 		switch {
 		case receipt.Err != nil:
-			failed++
+			failed[receipt.Stream]++
 		default:
 			stored[receipt.Stream]++
 			if receipt.Duplicate {
@@ -402,8 +439,8 @@ func (r *Relay) send(ctx context.Context, messages []Message) []Receipt {
 	for stream, n := range twice {
 		r.metrics.Duplicates(stream, n)
 	}
-	if failed > 0 {
-		r.metrics.PublishFailed("", failed)
+	for stream, n := range failed {
+		r.metrics.PublishFailed(stream, n)
 	}
 	return receipts
 }

@@ -152,7 +152,7 @@ func (r *record) read(tb testing.TB, jobs []outbox.Job) []consumer.Job {
 // result is a result of a claimed job, with a poll behind it.
 func result(j outbox.Job, row consumer.Job, d redelivery.Disposition, a gateway.Answer) consumer.Result {
 	return consumer.Result{Payment: j.Payment, Gateway: j.Gateway, Token: j.Token, Revision: row.Revision, Disposition: d, Policy: "standard",
-		Polled: true, Answer: a, StartedAt: row.ReadAt, DueAt: row.DueAt, TraceID: "0af7651916cd43dd8448eb211c80319c"}
+		Polled: true, Answer: a, StartedAt: row.ReadAt, DueAt: row.DueAt, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"}
 }
 
 func resolve(s payment.Status) (redelivery.Disposition, gateway.Answer) {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"pollux/internal/casework"
 	"pollux/internal/deadletter"
 	"pollux/internal/outbox"
+	"pollux/internal/survey"
 )
 
 // node is a node of a plan that was run, as PostgreSQL explains it.
@@ -131,18 +133,65 @@ func TestHotStatementsReadOnlyWhatTheyNeed(t *testing.T) {
 			t.Fatalf("only %d plans were seen", seen)
 		}
 	}
+	watcher, watched := explain(t, r.url, true)
 	t.Run("empty", func(t *testing.T) {
 		for range whileEmpty {
 			look(t)
+			lookAround(t, watcher)
 		}
 	})
 	fill(t, r, 1_000_000)
 	t.Run("plans made while empty", look)
+	watched.take()
+	t.Run("looked at with plans made while empty", func(t *testing.T) { lookAround(t, watcher); checkSurvey(t, watched) })
+	watcher, watched = explain(t, r.url, true)
+	t.Run("looked at, never analyzed", func(t *testing.T) { lookAround(t, watcher); checkSurvey(t, watched) })
 	services, services_ = explain(t, r.url, true)
 	callers, callers_ = explain(t, r.url, false)
 	t.Run("never analyzed", look)
 	r.exec(t, `analyze pollux.payments, pollux.poll_jobs, pollux.outbox, pollux.dead_letters, pollux.poll_attempts, pollux.replay_items`)
 	t.Run("analyzed", look)
+	watcher, watched = explain(t, r.url, true)
+	t.Run("looked at, analyzed", func(t *testing.T) { lookAround(t, watcher); checkSurvey(t, watched) })
+}
+
+// lookAround is a survey, the slices of its walks included.
+func lookAround(t *testing.T, r *record) {
+	t.Helper()
+	ctx, s := t.Context(), NewSurvey(r.pool)
+	_, jobs := s.Jobs(ctx)
+	_, letters := s.Letters(ctx)
+	_, events := s.Events(ctx)
+	_, storage := s.Storage(ctx)
+	_, sessions := s.Sessions(ctx)
+	_, _, payments := s.Orphans(ctx, survey.PaymentWithoutJob, 0)
+	_, _, halves := s.Orphans(ctx, survey.JobWithoutPayment, 0)
+	_, entries := s.Entries(ctx, 0)
+	if err := errors.Join(jobs, letters, events, storage, sessions, payments, halves, entries); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkSurvey fails when a look reads more rows of a table of ours than it says, or more pages than a few milliseconds' worth.
+func checkSurvey(t *testing.T, e *explained) {
+	t.Helper()
+	plans := e.take()
+	if len(plans) < 10 {
+		t.Fatalf("only %d plans were seen", len(plans))
+	}
+	for _, p := range plans {
+		if pages := p.Plan.Hit + p.Plan.Read; pages > 10*survey.Slice {
+			t.Errorf("it reads %.0f pages:\n%s", pages, p.Query)
+		}
+		p.Plan.walk(func(n node) {
+			if strings.HasPrefix(n.Relation, "pg_") || n.Relation == "" {
+				return
+			}
+			if n.Type == "Seq Scan" || n.rows() > survey.Slice+4*hotBatch {
+				t.Errorf("%s of %s %s reads %.0f rows in\n%s", n.Type, n.Relation, n.Index, n.rows(), p.Query)
+			}
+		})
+	}
 }
 
 // What is due stands at the front of an index in the order in which it is taken: a sort of all that is due would take ever longer in a backlog.

@@ -30,6 +30,8 @@ type Options struct {
 	// Fresh, unless it is nil, is asked before each connection for the URL as it is now: with another user, password or certificate it is taken, and so are the
 	// contents of the files that it names. When it fails, or leads to another database, the last good one is used on. It must be safe for concurrent use.
 	Fresh func() (string, error)
+	// Traced makes a span of each statement that belongs to a trace which is recorded.
+	Traced bool
 }
 
 // Open makes a pool. It does not connect: the first statement does, and says what is wrong.
@@ -53,6 +55,9 @@ func Open(o Options) (*pgxpool.Pool, error) {
 	}
 	if o.Fresh != nil {
 		cfg.BeforeConnect = renewed(o.Fresh, cfg.ConnConfig)
+	}
+	if o.Traced {
+		cfg.ConnConfig.Tracer = spans{}
 	}
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
@@ -118,6 +123,18 @@ func Why(err error) string {
 		return fmt.Sprintf("SQLSTATE %s, constraint %s", pg.Code, pg.ConstraintName)
 	}
 	return "SQLSTATE " + pg.Code
+}
+
+// sqlState is the code of an error of the database, or what else it was.
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg):
+		return pg.Code
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return "cancelled"
+	}
+	return "connection"
 }
 
 // again runs fn in a transaction, up to five times while what went wrong is a matter of chance (a deadlock, a serialisation failure).

@@ -321,7 +321,7 @@ func (s *Replays) Preview(ctx context.Context, o deadletter.Order, n int) (p dea
 	o.Selection = o.Selection.Distinct()
 	p = deadletter.Preview{Money: map[string]int64{}, Verdicts: map[deadletter.Verdict]int{}}
 	err = pgx.BeginTxFunc(ctx, s.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if err := survey(ctx, tx, o, &p); err != nil {
+		if err := inspect(ctx, tx, o, &p); err != nil {
 			return err
 		}
 		p.First, err = first(ctx, tx, o, n)
@@ -341,8 +341,8 @@ func (s *Replays) Preview(ctx context.Context, o deadletter.Order, n int) (p dea
 	return p, deadletter.CheckDuration(p.Letters, p.Rate)
 }
 
-// survey counts what would become of a selection.
-func survey(ctx context.Context, tx pgx.Tx, o deadletter.Order, p *deadletter.Preview) error {
+// inspect counts what would become of a selection.
+func inspect(ctx context.Context, tx pgx.Tx, o deadletter.Order, p *deadletter.Preview) error {
 	var c clauses
 	rows, err := tx.Query(ctx, `
 		with `+orderedSQL(&c, o)+`

@@ -132,7 +132,7 @@ const standingSQL = `
 	      and p.status_source = 'poll'
 	  ), p.status_updated_at) end,
 	  now(),
-	  p.status <> 'pending' and coalesce(p.status_source = 'operator', false)
+	  p.status <> 'pending' and coalesce(p.status_source = 'operator', false), p.class, p.created_at
 	from pollux.payments p
 	left join pollux.poll_jobs j on j.payment_id = p.id
 	where p.id = any (array(` + namedSQL + `))
@@ -168,7 +168,7 @@ func (b *notices) judge(ctx context.Context, tx pgx.Tx, round []int) (later []in
 			continue
 		}
 		seen[standing.Payment] = true
-		v.Payment = standing.Payment
+		v.Payment, v.Class, v.Age = standing.Payment, standing.Class, standing.Now.Sub(standing.TrackedAt)
 		v.Decision, v.Why = webhook.Judge(a.Notice, standing)
 		if v.Decision == webhook.Waiting && b.lapsed != nil && b.lapsed[i] {
 			v.Decision, v.Why = webhook.Lapsed, "no such payment was tracked in time"
@@ -212,7 +212,8 @@ func scanStandings(rows pgx.Rows, standings map[named]webhook.Standing) error {
 	var n named
 	var s webhook.Standing
 	var since *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since, &s.Now, &s.Forced},
+	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since, &s.Now, &s.Forced,
+		&s.Class, &s.TrackedAt},
 		func() error {
 			s.Tracked, s.Since = true, time.Time{}
 			if since != nil {

@@ -369,7 +369,7 @@ func queueAttempts(batch *pgx.Batch, results []consumer.Result, verdicts []consu
 		verbs, reasons = append(verbs, d.Verb.String()), append(reasons, string(d.Reason))
 		applied = append(applied, verdicts[i].Applied)
 		attempts, failures = append(attempts, int32(d.Counters.Attempts)), append(failures, int32(d.Counters.Failures))
-		policies, traces = append(policies, r.Policy), append(traces, r.TraceID)
+		policies, traces = append(policies, r.Policy), append(traces, traceID(r.TraceParent))
 	}
 	if ids == nil {
 		return
@@ -387,8 +387,16 @@ func queueDeadLetters(batch *pgx.Batch, results []consumer.Result, verdicts []co
 		}
 		batch.Queue(`select pollux.bury($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
 			int64(r.Payment), string(r.Disposition.Reason), lastClass(r), int16(r.Answer.HTTPStatus), clean(r.Answer.GatewayStatus, maxStatus),
-			clean(r.Answer.Message, maxMessage), r.Policy, worker, r.TraceID, r.Body, r.PolicyHash, clean(r.Build, maxStatus))
+			clean(r.Answer.Message, maxMessage), r.Policy, worker, traceID(r.TraceParent), r.Body, r.PolicyHash, clean(r.Build, maxStatus))
 	}
+}
+
+// traceID is the trace id of a W3C traceparent, or nothing.
+func traceID(traceParent string) string {
+	if len(traceParent) != 55 {
+		return ""
+	}
+	return traceParent[3:35]
 }
 
 // clean makes a text that the database takes and a person can read: printable UTF-8, n bytes at the most.

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -14,32 +13,43 @@ import (
 // gateInstruments are those of what stands before a gateway.
 type gateInstruments struct {
 	transitions, refusals, probes metric.Int64Counter
-	state                         metric.Int64Gauge
 	turn                          metric.Float64Histogram
 }
 
-func (g *gateInstruments) make(meter metric.Meter) error {
-	var err [5]error
-	g.transitions, err[0] = meter.Int64Counter("breaker.transitions", metric.WithDescription("Changes of a gateway's breaker that this process saw, by what caused them."))
-	g.state, err[1] = meter.Int64Gauge("breaker.state", metric.WithDescription("The breaker that this process saw change last at a gateway: 0 closed, 1 open, 2 half-open, 3 disabled."))
-	g.refusals, err[2] = meter.Int64Counter("gate.refusals", metric.WithDescription("Calls to a gateway that were not made, by why."))
-	g.probes, err[3] = meter.Int64Counter("gate.probes", metric.WithDescription("Calls made to find out whether a gateway is back."))
-	g.turn, err[4] = meter.Float64Histogram("gate.wait", metric.WithUnit("s"), metric.WithDescription("How long a call waited for its turn under the gateway's limit."),
-		metric.WithExplicitBucketBoundaries(latenessBuckets...))
-	return errors.Join(err[:]...)
+func (g *gateInstruments) make(k *maker) {
+	g.transitions = k.counter("breaker.transitions")
+	g.refusals = k.counter("gate.refusals")
+	g.probes = k.counter("gate.probes")
+	g.turn = k.seconds("gate.wait")
+}
+
+// openings are what opens a breaker by itself.
+var openings = []breaker.Cause{breaker.CauseConsecutive, breaker.CauseFailures, breaker.CauseSlow, breaker.CauseCredentials}
+
+// zero makes the counters exist that say that a gateway was in trouble.
+func (g *gateInstruments) zero(s *gatewaySeries) {
+	g.probes.Add(bg, 0, s.plain.add...)
+	for _, cause := range openings {
+		g.transitions.Add(bg, 0, transition(s.name, breaker.Closed, breaker.Open, cause))
+	}
+	for _, why := range fleet.Whys {
+		g.refusals.Add(bg, 0, metric.WithAttributes(attribute.String("gateway", s.name), attribute.String("why", string(why))))
+	}
+}
+
+func transition(gateway string, from, to breaker.Kind, cause breaker.Cause) metric.MeasurementOption {
+	return metric.WithAttributes(attribute.String("gateway", gateway), attribute.String("from", in(fromLabel, from.String())),
+		attribute.String("to", in(toLabel, to.String())), attribute.String("cause", in(causeLabel, string(cause))))
 }
 
 // Transition counts a change of a gateway's breaker.
 func (m *Metrics) Transition(gateway string, from, to breaker.Kind, cause breaker.Cause) {
-	name := attribute.String("gateway", m.gateways.get(gateway).name)
-	m.gate.transitions.Add(bg, 1, metric.WithAttributes(name, attribute.String("from", from.String()), attribute.String("to", to.String()),
-		attribute.String("cause", string(cause))))
-	m.gate.state.Record(bg, int64(to), metric.WithAttributes(name))
+	m.gate.transitions.Add(bg, 1, transition(m.gateways.get(gateway).name, from, to, cause))
 }
 
 // NotCalled counts a call to a gateway that was not made.
 func (m *Metrics) NotCalled(gateway string, why fleet.Why) {
-	m.gate.refusals.Add(bg, 1, metric.WithAttributes(attribute.String("gateway", m.gateways.get(gateway).name), attribute.String("why", string(why))))
+	m.gate.refusals.Add(bg, 1, m.labelled(gateway, whyLabel, string(why)))
 }
 
 // Probed counts a call that finds out whether a gateway is back.

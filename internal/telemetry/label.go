@@ -25,6 +25,15 @@ func newSeries(labels ...attribute.KeyValue) *series {
 	return &series{add: []metric.AddOption{set}, record: []metric.RecordOption{set}}
 }
 
+// seriesOf prepares a series for each value of a label, and one for all others, behind labels that are the same in all.
+func seriesOf(key string, values []string, before ...attribute.KeyValue) []*series {
+	all := make([]*series, len(values)+1)
+	for i := range all {
+		all[i] = newSeries(append(before[:len(before):len(before)], attribute.String(key, nameAt(values, i)))...)
+	}
+	return all
+}
+
 // cell is a series that is prepared when it is first used. Of some hundred combinations of labels a gateway uses a dozen.
 type cell struct{ made atomic.Pointer[series] }
 
@@ -70,6 +79,14 @@ func (c *capped[T]) get(name string) *T {
 		return c.rest
 	}
 	return c.learn(name)
+}
+
+// each calls fn with all that is kept, that of all further names last.
+func (c *capped[T]) each(fn func(*T)) {
+	for _, t := range *c.known.Load() {
+		fn(t)
+	}
+	fn(c.rest)
 }
 
 func (c *capped[T]) learn(name string) *T {

@@ -17,9 +17,9 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
 	"pollux/internal/gateway"
-	"pollux/internal/message"
 	"pollux/internal/payment"
 	"pollux/internal/redelivery"
+	"pollux/internal/webhook"
 )
 
 // The buckets of the histograms. A quantile is only as good as the buckets beside it, so that each has bounds at the numbers that
@@ -36,38 +36,46 @@ var (
 	sizeBuckets = []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000}
 	// A batch is one transaction or one synced publish: milliseconds when all is well.
 	batchBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
+	// The standard schedule ends with its sixth poll, a high-value one with its tenth.
+	attemptBuckets = []float64{1, 2, 3, 4, 5, 6, 8, 10, 15, 25}
 )
 
-// Metrics are the instruments of a process. All methods are safe for concurrent use and, once a combination of labels was seen, allocate nothing.
-// A gateway or class beyond the cap is counted as "other", and so is a value that is not in its closed set.
+// Metrics are the instruments of a process. All methods are safe for concurrent use and, once a combination of labels was seen, those that are called for each
+// payment allocate nothing. A gateway or class beyond the cap is counted as "other", and so is a value that is not in its closed set.
 type Metrics struct {
 	provider *sdk.MeterProvider
+	binary   Binary
+	stale    time.Duration
 
 	gateways *capped[gatewaySeries]
 	classes  *capped[classLabel]
-	streams  [5]*series // of streams, and one for others
-	kinds    [3]*series // of kinds, and one for others
+	streams  []*series // of streams, and one for others
+	kinds    []*series // of kinds, and one for others
 
 	claimed, events, published, duplicates, publishFailures, setAside, losses, rearmedJobs, rearmedEvents metric.Int64Counter
-	deliveries, resolved, refused, superseded                                                             metric.Int64Counter
-	relayLag, eventLag, publishTook, callTook, lateness, finality, recordTook                             metric.Float64Histogram
-	publishSize, recordSize                                                                               metric.Int64Histogram
-	held, ready, backlog                                                                                  metric.Int64Gauge
+	deliveries, resolved, refused, superseded, finals, exportFailures                                     metric.Int64Counter
+	claimTook, relayLag, eventLag, publishTook, callTook, queueWait, lateness, deliveryTook, finality     metric.Float64Histogram
+	readTook, recordTook, lookTook                                                                        metric.Float64Histogram
+	claimSize, publishSize, readSize, recordSize, attempts                                                metric.Int64Histogram
 	inFlight                                                                                              metric.Int64UpDownCounter
 	gate                                                                                                  gateInstruments
 	webhook                                                                                               webhookInstruments
 	reload                                                                                                reloadInstruments
+	watched                                                                                               watched
 }
 
 // gatewaySeries are the series of one gateway, in the order of the closed sets.
 type gatewaySeries struct {
-	name       string
-	plain      *series
-	lanes      [4]*series // of message.Lanes, and one for others
-	calls      []cell
-	deliveries []cell // verb · reasons + reason
-	statuses   []cell
-	finality   []cell // by the index of the class
+	name          string
+	plain         *series
+	lanes         []*series // of lanes, and one for others
+	calls         []cell
+	deliveries    []cell // verb · reasons + reason
+	statuses      []cell
+	finality      []cell // by the index of the class
+	sources       []cell
+	queues        []queueLevels // by the index of the lane
+	silent, quiet level
 }
 
 // classLabel is a class of payment that has a label of its own.
@@ -76,12 +84,7 @@ type classLabel struct {
 	name  string
 }
 
-var (
-	streams  = []string{message.StreamPoll, message.StreamDeferred, message.StreamEvents, message.StreamDead}
-	kinds    = []string{KindPoll, KindEvent}
-	statuses = statusNames()
-	reasons  = reasonIndex()
-)
+var reasons = reasonIndex()
 
 // The kinds of row that a relay can set aside.
 const (
@@ -92,12 +95,12 @@ const (
 // maxClasses is how many classes of payment have labels of their own unless configured.
 const maxClasses = 16
 
-func newMetrics(c Config, registry *prometheus.Registry) (*Metrics, error) {
+func newMetrics(c Config, registry *prometheus.Registry, more ...sdk.Option) (*Metrics, error) {
 	limit := c.MaxGateways
 	if limit <= 0 {
 		limit = DefaultMaxGateways
 	}
-	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithNamespace("pollux"))
+	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo())
 	if err != nil {
 		return nil, err
 	}
@@ -106,106 +109,134 @@ func newMetrics(c Config, registry *prometheus.Registry) (*Metrics, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Metrics{provider: sdk.NewMeterProvider(
+	filter := exemplar.AlwaysOffFilter // an exemplar looks into the context of each record
+	if c.OTLPEndpoint != "" {
+		filter = exemplar.TraceBasedFilter
+	}
+	m := &Metrics{binary: BinaryOf(c.Service), stale: c.Stale, provider: sdk.NewMeterProvider(append(more,
 		sdk.WithReader(reader),
 		sdk.WithResource(processResource(c)),
-		sdk.WithCardinalityLimit(0),                      // the labels are closed or capped here, where what is beyond has a name
-		sdk.WithExemplarFilter(exemplar.AlwaysOffFilter), // an exemplar would look into the context of each record
-	)}
+		sdk.WithCardinalityLimit(0), // the labels are closed or capped here, where what is beyond has a name
+		sdk.WithExemplarFilter(filter),
+	)...)}
+	if m.stale <= 0 {
+		m.stale = defaultStale
+	}
 	m.classes = newCapped(maxClasses, c.Classes, func(i int, name string) *classLabel { return &classLabel{i, name} })
 	m.gateways = newCapped(limit, c.Gateways, m.newGatewaySeries)
-	for i := range m.streams {
-		m.streams[i] = newSeries(attribute.String("stream", nameAt(streams, i)))
-	}
-	for i := range m.kinds {
-		m.kinds[i] = newSeries(attribute.String("kind", nameAt(kinds, i)))
-	}
-	if err := m.instruments(m.provider.Meter("pollux")); err != nil {
+	m.streams, m.kinds = seriesOf("stream", streams), seriesOf("kind", kinds)
+	if err := m.instruments(m.provider.Meter(namespace)); err != nil {
 		return nil, err
 	}
-	m.zero()
+	m.zero(c.Gateways)
 	return m, nil
 }
 
 func (m *Metrics) newGatewaySeries(_ int, name string) *gatewaySeries {
 	label := attribute.String("gateway", name)
-	s := &gatewaySeries{
+	return &gatewaySeries{
 		name:       name,
 		plain:      newSeries(label),
+		lanes:      seriesOf("lane", lanes, label),
 		calls:      make([]cell, len(gateway.Classes)),
 		deliveries: make([]cell, len(redelivery.Verbs)*(len(redelivery.Reasons)+1)),
 		statuses:   make([]cell, len(statuses)+1),
 		finality:   make([]cell, m.classes.max+1),
+		sources:    make([]cell, len(sources)+1),
+		queues:     make([]queueLevels, len(lanes)+1),
 	}
-	for i := range s.lanes {
-		s.lanes[i] = newSeries(label, attribute.String("lane", nameAt(message.Lanes, i)))
-	}
-	return s
 }
 
-// instruments makes all instruments. Names get the prefix pollux_, the unit and _total by themselves.
+// instruments makes an instrument of each entry of the catalogue.
 func (m *Metrics) instruments(meter metric.Meter) error {
-	var errs []error
-	counter := func(c *metric.Int64Counter, name, what string) {
-		made, err := meter.Int64Counter(name, metric.WithDescription(what))
-		*c, errs = made, append(errs, err)
-	}
-	seconds := func(h *metric.Float64Histogram, name, what string, buckets []float64) {
-		made, err := meter.Float64Histogram(name, metric.WithDescription(what), metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(buckets...))
-		*h, errs = made, append(errs, err)
-	}
-	size := func(h *metric.Int64Histogram, name, what string) {
-		made, err := meter.Int64Histogram(name, metric.WithDescription(what), metric.WithExplicitBucketBoundaries(sizeBuckets...))
-		*h, errs = made, append(errs, err)
-	}
-	gauge := func(g *metric.Int64Gauge, name, what string) {
-		made, err := meter.Int64Gauge(name, metric.WithDescription(what))
-		*g, errs = made, append(errs, err)
-	}
+	k := maker{meter: meter, made: map[string]bool{}}
+	m.claimed = k.counter("relay.claimed")
+	m.claimTook = k.seconds("relay.claim_duration")
+	m.claimSize = k.sizes("relay.claim_batch_polls")
+	m.relayLag = k.seconds("relay.lag")
+	m.events = k.counter("relay.events")
+	m.eventLag = k.seconds("relay.event_lag")
+	m.published = k.counter("relay.published")
+	m.duplicates = k.counter("relay.duplicates")
+	m.publishFailures = k.counter("relay.publish_failures")
+	m.publishTook = k.seconds("relay.publish_duration")
+	m.publishSize = k.sizes("relay.publish_batch_messages")
+	m.setAside = k.counter("relay.set_aside")
+	m.losses = k.counter("relay.stream_losses")
+	m.rearmedJobs = k.counter("relay.rearmed_polls")
+	m.rearmedEvents = k.counter("relay.rearmed_events")
+	m.lookTook = k.seconds("record.observation_duration")
 
-	counter(&m.claimed, "relay.claimed", "Due polls leased by the relay.")
-	counter(&m.events, "relay.events", "Events taken by the relay to be published.")
-	counter(&m.published, "relay.published", "Messages that the broker stored.")
-	counter(&m.duplicates, "relay.duplicates", "Messages that the broker had stored before.")
-	counter(&m.publishFailures, "relay.publish_failures", "Messages that the broker did not acknowledge; they are published again.")
-	counter(&m.setAside, "relay.set_aside", "Rows that can never be published and were handed to a person.")
-	counter(&m.losses, "relay.stream_losses", "Times a stream was found recreated or shortened.")
-	counter(&m.rearmedJobs, "relay.rearmed_polls", "Polls made due again because their stream lost them.")
-	counter(&m.rearmedEvents, "relay.rearmed_events", "Events made publishable again because their stream lost them.")
-	seconds(&m.relayLag, "relay.lag", "How late the oldest poll of a claim was.", latenessBuckets)
-	seconds(&m.eventLag, "relay.event_lag", "How old the oldest event of a batch was.", latenessBuckets)
-	seconds(&m.publishTook, "relay.publish_duration", "Time to publish a batch and hear from the broker.", batchBuckets)
-	size(&m.publishSize, "relay.publish_batch_messages", "Messages published together.")
-	gauge(&m.ready, "relay.ready_polls", "Polls that are due and wait in the database, by queue, counted up to 10000 at each relay.watch: the number to scale consumers by.")
-	gauge(&m.backlog, "relay.backlog_polls", "Polls that wait at the broker, undelivered.")
-
-	counter(&m.deliveries, "consumer.deliveries", "Deliveries by how they ended and why.")
-	counter(&m.resolved, "consumer.resolved", "Payments that a poll brought to a final status.")
-	counter(&m.refused, "record.refused_rows", "Results that the database refuses today and tomorrow.")
-	counter(&m.superseded, "record.superseded_results", "Results that changed nothing because the lease had moved on.")
-	seconds(&m.callTook, "gateway.call_duration", "Time of a call to a gateway, by the class of its answer.", callBuckets)
-	seconds(&m.lateness, "consumer.poll_lateness", "How long after it was due a poll began.", latenessBuckets)
-	seconds(&m.finality, "consumer.time_to_finality", "Time from tracking a payment to its final status, by class of payment.", finalityBuckets)
-	seconds(&m.recordTook, "record.batch_duration", "Time to write a batch of results in one transaction.", batchBuckets)
-	size(&m.recordSize, "record.batch_results", "Results written in one transaction.")
-	gauge(&m.held, "consumer.held_polls", "Polls that the broker holds for a delay, fleet-wide.")
-	up, err := meter.Int64UpDownCounter("consumer.in_flight_polls", metric.WithDescription("Polls that this process is working on."))
-	m.inFlight = up
-	return errors.Join(append(errs, err, m.gate.make(meter), m.webhook.make(meter), m.reload.make(meter))...)
+	m.deliveries = k.counter("consumer.deliveries")
+	m.queueWait = k.seconds("consumer.queue_wait")
+	m.lateness = k.seconds("consumer.poll_lateness")
+	m.deliveryTook = k.seconds("consumer.delivery_duration")
+	m.inFlight = k.upDown("consumer.in_flight_polls")
+	m.resolved = k.counter("consumer.resolved")
+	m.finality = k.seconds("consumer.time_to_finality")
+	m.attempts = k.sizes("consumer.attempts_to_finality")
+	m.callTook = k.seconds("gateway.call_duration")
+	m.readTook = k.seconds("record.read_duration")
+	m.readSize = k.sizes("record.read_batch_polls")
+	m.recordTook = k.seconds("record.batch_duration")
+	m.recordSize = k.sizes("record.batch_results")
+	m.refused = k.counter("record.refused_rows")
+	m.superseded = k.counter("record.superseded_results")
+	m.finals = k.counter("payments.resolved")
+	m.exportFailures = k.counter("telemetry.export_failures")
+	m.gate.make(&k)
+	m.webhook.make(&k)
+	m.reload.make(&k)
+	m.watched.make(&k)
+	if err := k.finish(); err != nil {
+		return err
+	}
+	_, err := meter.RegisterCallback(m.look, m.watched.all...)
+	return err
 }
 
 // zero makes the counters that alerts watch exist from the start: a counter that appears with its first loss has no increase.
-func (m *Metrics) zero() {
-	ctx := context.Background()
-	for i := range m.streams {
-		m.losses.Add(ctx, 0, m.streams[i].add...)
-		m.publishFailures.Add(ctx, 0, m.streams[i].add...)
+func (m *Metrics) zero(gateways []string) {
+	for _, signal := range signalLabel.Values {
+		m.exportFailures.Add(bg, 0, newSeries(attribute.String("signal", signal)).add...)
 	}
-	for i := range m.kinds {
-		m.setAside.Add(ctx, 0, m.kinds[i].add...)
+	if m.binary&InRelay != 0 {
+		m.events.Add(bg, 0)
+		for _, s := range m.streams[:len(streams)] {
+			for _, c := range []metric.Int64Counter{m.losses, m.publishFailures, m.published, m.duplicates} {
+				c.Add(bg, 0, s.add...)
+			}
+		}
+		for _, s := range m.kinds[:len(kinds)] {
+			m.setAside.Add(bg, 0, s.add...)
+		}
 	}
-	m.refused.Add(ctx, 0)
-	m.superseded.Add(ctx, 0)
+	if m.binary&InConsumer != 0 {
+		m.refused.Add(bg, 0)
+		m.superseded.Add(bg, 0)
+	}
+	if m.binary&InWebhook != 0 {
+		m.webhook.evicted.Add(bg, 0)
+	}
+	for _, name := range gateways {
+		m.zeroGateway(m.gateways.get(name))
+	}
+}
+
+func (m *Metrics) zeroGateway(g *gatewaySeries) {
+	if m.binary&InConsumer != 0 {
+		m.gate.zero(g)
+		m.inFlight.Add(bg, 0, g.plain.add...)
+		m.finals.Add(bg, 0, g.source(0).add...)
+		m.webhook.notices.Add(bg, 0, m.labelled(g.name, decisionLabel, string(webhook.Applied))) // of what is fetched
+		for i := range statuses {
+			m.resolved.Add(bg, 0, g.status(i).add...)
+		}
+	}
+	if m.binary&InWebhook != 0 {
+		m.webhook.zero(g)
+		m.finals.Add(bg, 0, g.source(1).add...)
+	}
 }
 
 func (m *Metrics) close(ctx context.Context) error {
@@ -220,6 +251,12 @@ func (m *Metrics) RelayClaimed(gateway, lane string, n int, lag time.Duration) {
 	s := m.lane(gateway, lane)
 	m.claimed.Add(bg, int64(n), s.add...)
 	m.relayLag.Record(bg, lag.Seconds(), s.record...)
+}
+
+// Claim records a claim that leased n polls in took.
+func (m *Metrics) Claim(n int, took time.Duration) {
+	m.claimSize.Record(bg, int64(n))
+	m.claimTook.Record(bg, took.Seconds())
 }
 
 // RelayEvents counts n events that a relay took, the oldest of them lag old.
@@ -259,16 +296,6 @@ func (m *Metrics) StreamLost(stream string, jobs, events int) {
 	m.rearmedEvents.Add(bg, int64(events), s.add...)
 }
 
-// Ready says how many polls of a queue are due and wait in the database, as far as they are counted (outbox.MostReady).
-func (m *Metrics) Ready(gateway, lane string, n int) {
-	m.ready.Record(bg, int64(n), m.lane(gateway, lane).record...)
-}
-
-// Backlog says how many polls of a queue wait at the broker.
-func (m *Metrics) Backlog(gateway, lane string, n int) {
-	m.backlog.Record(bg, int64(n), m.lane(gateway, lane).record...)
-}
-
 // Delivery counts a delivery by how it ended and why.
 func (m *Metrics) Delivery(gateway string, v redelivery.Verb, r redelivery.Reason) {
 	if int(v) >= len(redelivery.Verbs) {
@@ -292,8 +319,9 @@ func (g *gatewaySeries) delivery(v redelivery.Verb, at int, r redelivery.Reason)
 	})
 }
 
-// Call records a call to a gateway: the class of its answer and how long it took. The histogram's count is the number of calls.
-func (m *Metrics) Call(gateway string, c gateway.Class, took time.Duration) {
+// Call records a call to a gateway: the class of its answer and how long it took. The histogram's count is the number of calls. ctx says which trace it
+// belongs to, here and below.
+func (m *Metrics) Call(ctx context.Context, gateway string, c gateway.Class, took time.Duration) {
 	g := m.gateways.get(gateway)
 	if int(c) >= len(g.calls) {
 		c = 0
@@ -302,7 +330,7 @@ func (m *Metrics) Call(gateway string, c gateway.Class, took time.Duration) {
 	if s == nil {
 		s = g.call(c)
 	}
-	m.callTook.Record(bg, took.Seconds(), s.record...)
+	m.callTook.Record(ctx, took.Seconds(), s.record...)
 }
 
 func (g *gatewaySeries) call(c gateway.Class) *series {
@@ -311,19 +339,30 @@ func (g *gatewaySeries) call(c gateway.Class) *series {
 	})
 }
 
-// Lateness records how long after it was due a poll began.
-func (m *Metrics) Lateness(gateway, lane string, late time.Duration) {
-	m.lateness.Record(bg, max(late, 0).Seconds(), m.lane(gateway, lane).record...)
+// Waited records how long a poll waited at the broker for its first delivery.
+func (m *Metrics) Waited(gateway, lane string, waited time.Duration) {
+	m.queueWait.Record(bg, max(waited, 0).Seconds(), m.lane(gateway, lane).record...)
 }
 
-// Finality records how long a payment of a class took from being tracked to its final status.
-func (m *Metrics) Finality(gateway, class string, took time.Duration) {
+// Lateness records how long after it was due a poll began.
+func (m *Metrics) Lateness(ctx context.Context, gateway, lane string, late time.Duration) {
+	m.lateness.Record(ctx, max(late, 0).Seconds(), m.lane(gateway, lane).record...)
+}
+
+// Delivered records how long a delivery took whose payment was polled.
+func (m *Metrics) Delivered(ctx context.Context, gateway string, took time.Duration) {
+	m.deliveryTook.Record(ctx, took.Seconds(), m.gateways.get(gateway).plain.record...)
+}
+
+// Finality records how long a payment of a class took from being tracked to its final status, and how many calls the gateway answered for that.
+func (m *Metrics) Finality(ctx context.Context, gateway, class string, took time.Duration, attempts int) {
 	g, c := m.gateways.get(gateway), m.classes.get(class)
 	s := g.finality[c.index].made.Load()
 	if s == nil {
 		s = g.final(c)
 	}
-	m.finality.Record(bg, took.Seconds(), s.record...)
+	m.finality.Record(ctx, took.Seconds(), s.record...)
+	m.attempts.Record(ctx, int64(attempts), g.plain.record...)
 }
 
 func (g *gatewaySeries) final(c *classLabel) *series {
@@ -335,18 +374,32 @@ func (g *gatewaySeries) final(c *classLabel) *series {
 // Resolved counts a payment that a poll brought to a final status.
 func (m *Metrics) Resolved(gateway string, status payment.Status) {
 	g := m.gateways.get(gateway)
-	at := index(statuses, string(status))
-	s := g.statuses[at].made.Load()
-	if s == nil {
-		s = g.status(at)
-	}
-	m.resolved.Add(bg, 1, s.add...)
+	m.resolved.Add(bg, 1, g.status(index(statuses, string(status))).add...)
+	m.finals.Add(bg, 1, g.source(0).add...)
 }
 
 func (g *gatewaySeries) status(at int) *series {
+	if s := g.statuses[at].made.Load(); s != nil {
+		return s
+	}
 	return g.statuses[at].get(func() *series {
 		return newSeries(attribute.String("gateway", g.name), attribute.String("status", nameAt(statuses, at)))
 	})
+}
+
+func (g *gatewaySeries) source(at int) *series {
+	if s := g.sources[at].made.Load(); s != nil {
+		return s
+	}
+	return g.sources[at].get(func() *series {
+		return newSeries(attribute.String("gateway", g.name), attribute.String("source", nameAt(sources, at)))
+	})
+}
+
+// Read records that the rows of n deliveries were read together in took.
+func (m *Metrics) Read(n int, took time.Duration) {
+	m.readSize.Record(bg, int64(n))
+	m.readTook.Record(bg, took.Seconds())
 }
 
 // Batch records a transaction that wrote n results in took.
@@ -361,33 +414,23 @@ func (m *Metrics) Refused(n int) { m.refused.Add(bg, int64(n)) }
 // Superseded counts n results that changed nothing because another delivery had taken the lease.
 func (m *Metrics) Superseded(n int) { m.superseded.Add(bg, int64(n)) }
 
-// Held says how many polls of a queue the broker holds.
-func (m *Metrics) Held(gateway, lane string, n int) {
-	m.held.Record(bg, int64(n), m.lane(gateway, lane).record...)
-}
-
 // InFlight adds delta, which may be negative, to the polls of a gateway that this process works on.
 func (m *Metrics) InFlight(gateway string, delta int) {
 	m.inFlight.Add(bg, int64(delta), m.gateways.get(gateway).plain.add...)
 }
 
-// bg is the context of every record: no instrument looks into it.
+// exportFailed counts what could not be pushed.
+func (m *Metrics) exportFailed(signal string) {
+	m.exportFailures.Add(bg, 1, metric.WithAttributes(attribute.String("signal", signal)))
+}
+
+// bg is the context of a record that belongs to no trace.
 var bg = context.Background()
 
 func (m *Metrics) stream(name string) *series { return m.streams[index(streams, name)] }
 
 func (m *Metrics) lane(gateway, lane string) *series {
-	return m.gateways.get(gateway).lanes[index(message.Lanes, lane)]
-}
-
-func statusNames() []string {
-	var names []string
-	for _, s := range payment.Statuses {
-		if s.Final() {
-			names = append(names, string(s))
-		}
-	}
-	return names
+	return m.gateways.get(gateway).lanes[index(lanes, lane)]
 }
 
 func reasonIndex() map[redelivery.Reason]int {
@@ -401,7 +444,7 @@ func reasonIndex() map[redelivery.Reason]int {
 // processResource is what target_info and every trace say about the process.
 func processResource(c Config) *resource.Resource {
 	return resource.NewSchemaless(
-		semconv.ServiceNamespace("pollux"),
+		semconv.ServiceNamespace(namespace),
 		semconv.ServiceName(c.Service),
 		semconv.ServiceVersion(c.Version),
 		semconv.ServiceInstanceID(c.Instance),

@@ -79,6 +79,13 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 	m, registry := metrics(t, Config{Service: "test"})
 	const g, lane = "acme", "high"
 	m.RelayClaimed(g, lane, 3, time.Second)
+	m.Claim(3, time.Millisecond)
+	m.Succeeded("polls")
+	m.Succeeded("somebody else's")
+	m.Waited(g, lane, time.Millisecond)
+	m.Delivered(bg, g, time.Second)
+	m.Read(3, time.Millisecond)
+	m.WebhookFinal(g, "standard", time.Minute)
 	m.RelayEvents(4, time.Second)
 	m.Published(message.StreamPoll, 5, time.Millisecond)
 	m.Duplicates(message.StreamPoll, 2)
@@ -89,9 +96,9 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 	m.Backlog(g, lane, 11)
 	m.Delivery(g, redelivery.Hold, redelivery.ReasonFailure)
 	m.Delivery(g, redelivery.Hold, redelivery.ReasonFailure)
-	m.Call(g, gateway.Transport, 20*time.Millisecond)
-	m.Lateness(g, lane, -time.Second)
-	m.Finality(g, "standard", time.Minute)
+	m.Call(bg, g, gateway.Transport, 20*time.Millisecond)
+	m.Lateness(bg, g, lane, -time.Second)
+	m.Finality(bg, g, "standard", time.Minute, 3)
 	m.Resolved(g, payment.Succeeded)
 	m.Batch(500, 5*time.Millisecond)
 	m.Refused(12)
@@ -131,6 +138,17 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 		`pollux_relay_rearmed_events_total` + poll:                                                       9,
 		`pollux_relay_ready_polls` + queue:                                                               10,
 		`pollux_relay_backlog_polls` + queue:                                                             11,
+		`pollux_relay_work_polls` + queue:                                                                21,
+		`pollux_relay_claim_duration_seconds`:                                                            1,
+		`pollux_relay_claim_batch_polls`:                                                                 1,
+		`pollux_consumer_queue_wait_seconds` + queue:                                                     1,
+		`pollux_consumer_delivery_duration_seconds{gateway="acme"}`:                                      1,
+		`pollux_consumer_attempts_to_finality{gateway="acme"}`:                                           1,
+		`pollux_record_read_duration_seconds`:                                                            1,
+		`pollux_record_read_batch_polls`:                                                                 1,
+		`pollux_payments_resolved_total{gateway="acme",source="poll"}`:                                   1,
+		`pollux_payments_resolved_total{gateway="acme",source="webhook"}`:                                1,
+		`pollux_webhook_time_to_finality_seconds{class="standard",gateway="acme"}`:                       1,
 		`pollux_consumer_deliveries_total{disposition="hold",gateway="acme",reason="failure"}`:           2,
 		`pollux_gateway_call_duration_seconds{class="transport",gateway="acme"}`:                         1,
 		`pollux_consumer_poll_lateness_seconds` + queue:                                                  1,
@@ -143,7 +161,6 @@ func TestEveryMeasurementHasItsName(t *testing.T) {
 		`pollux_consumer_held_polls` + queue:                                                             14,
 		`pollux_consumer_in_flight_polls{gateway="acme"}`:                                                2,
 		`pollux_breaker_transitions_total{cause="failure_ratio",from="closed",gateway="acme",to="open"}`: 1,
-		`pollux_breaker_state{gateway="acme"}`:                                                           1,
 		`pollux_gate_refusals_total{gateway="acme",why="open"}`:                                          1,
 		`pollux_gate_probes_total{gateway="acme"}`:                                                       1,
 		`pollux_gate_wait_seconds{gateway="acme"}`:                                                       1,
@@ -206,7 +223,7 @@ func TestGatewaysBeyondTheCapAreCountedAsOther(t *testing.T) {
 	const limit = 3
 	m, registry := metrics(t, Config{MaxGateways: limit})
 	for i := range 50 {
-		m.Call(fmt.Sprintf("gateway-%d", i), gateway.Pending, time.Millisecond)
+		m.Call(bg, fmt.Sprintf("gateway-%d", i), gateway.Pending, time.Millisecond)
 	}
 	got := scrape(t, registry)
 	call := func(g string) float64 {
@@ -228,7 +245,7 @@ func TestGatewaysBeyondTheCapAreCountedAsOther(t *testing.T) {
 func TestConfiguredGatewaysKeepTheirLabelsWhateverComesFirst(t *testing.T) {
 	m, registry := metrics(t, Config{MaxGateways: 1, Gateways: []string{"acme", "zenith"}})
 	for _, g := range []string{"stranger", "acme", "zenith"} {
-		m.Call(g, gateway.Pending, time.Millisecond)
+		m.Call(bg, g, gateway.Pending, time.Millisecond)
 	}
 	got := scrape(t, registry)
 	for g, want := range map[string]float64{"acme": 1, "zenith": 1, "other": 1, "stranger": 0} {
@@ -241,9 +258,9 @@ func TestConfiguredGatewaysKeepTheirLabelsWhateverComesFirst(t *testing.T) {
 func TestClassesBeyondTheCapAreCountedAsOther(t *testing.T) {
 	m, registry := metrics(t, Config{Classes: []string{"standard"}})
 	for i := range 40 {
-		m.Finality("acme", fmt.Sprintf("class_%d", i), time.Minute)
+		m.Finality(bg, "acme", fmt.Sprintf("class_%d", i), time.Minute, 3)
 	}
-	m.Finality("acme", "standard", time.Minute)
+	m.Finality(bg, "acme", "standard", time.Minute, 3)
 	got := scrape(t, registry)
 	final := func(c string) float64 {
 		return got[`pollux_consumer_time_to_finality_seconds{class="`+c+`",gateway="acme"}`]
@@ -258,13 +275,13 @@ func TestClassesBeyondTheCapAreCountedAsOther(t *testing.T) {
 
 func TestWhatIsNoLabelIsCountedAsOther(t *testing.T) {
 	m, registry := metrics(t, Config{})
-	m.Call("a.b\n*", gateway.Final, time.Millisecond)
+	m.Call(bg, "a.b\n*", gateway.Final, time.Millisecond)
 	m.Held("acme", "express", 1)
 	m.Published("NOT_OURS", 1, time.Millisecond)
 	m.SetAside("thing", 1)
 	m.Resolved("acme", payment.Pending)
 	m.Delivery("acme", redelivery.Verb(200), "because")
-	m.Call("acme", gateway.Class(200), time.Millisecond)
+	m.Call(bg, "acme", gateway.Class(200), time.Millisecond)
 	got := scrape(t, registry)
 	for _, name := range []string{
 		`pollux_gateway_call_duration_seconds{class="final",gateway="other"}`,
@@ -290,7 +307,7 @@ func TestManyWorkersCountEverythingOnce(t *testing.T) {
 			for i := range each {
 				g := fmt.Sprintf("gateway-%d", (w+i)%10)
 				m.Delivery(g, redelivery.Resolve, redelivery.ReasonResolved)
-				m.Finality(g, fmt.Sprintf("class-%d", i%30), time.Second)
+				m.Finality(bg, g, fmt.Sprintf("class-%d", i%30), time.Second, 3)
 			}
 		})
 	}
@@ -312,9 +329,9 @@ func TestManyWorkersCountEverythingOnce(t *testing.T) {
 // hot are the records made for each payment.
 var hot = map[string]func(*Metrics){
 	"Delivery":  func(m *Metrics) { m.Delivery("acme", redelivery.Park, redelivery.ReasonStillPending) },
-	"Call":      func(m *Metrics) { m.Call("acme", gateway.Pending, 100*time.Millisecond) },
-	"Lateness":  func(m *Metrics) { m.Lateness("acme", "high", 10*time.Millisecond) },
-	"Finality":  func(m *Metrics) { m.Finality("acme", "standard", time.Minute) },
+	"Call":      func(m *Metrics) { m.Call(bg, "acme", gateway.Pending, 100*time.Millisecond) },
+	"Lateness":  func(m *Metrics) { m.Lateness(bg, "acme", "high", 10*time.Millisecond) },
+	"Finality":  func(m *Metrics) { m.Finality(bg, "acme", "standard", time.Minute, 3) },
 	"Resolved":  func(m *Metrics) { m.Resolved("acme", payment.Succeeded) },
 	"InFlight":  func(m *Metrics) { m.InFlight("acme", 1) },
 	"Batch":     func(m *Metrics) { m.Batch(500, time.Millisecond) },
@@ -348,7 +365,7 @@ func BenchmarkRecordFromAllCores(b *testing.B) {
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			m.Call("acme", gateway.Pending, 100*time.Millisecond)
+			m.Call(bg, "acme", gateway.Pending, 100*time.Millisecond)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -39,21 +38,17 @@ var Certificates = []string{"database", "database_ca", "nats", "nats_ca", "webho
 
 // reloadInstruments are those of the configuration and of secrets that change while the process runs.
 type reloadInstruments struct {
-	reloads, taken metric.Int64Counter
-	last, expiry   metric.Float64Gauge
-	good, stale    metric.Int64Gauge
+	reloads, taken            metric.Int64Counter
+	last, expiry, good, stale metric.Float64Gauge
 }
 
-func (r *reloadInstruments) make(meter metric.Meter) error {
-	var err [6]error
-	r.reloads, err[0] = meter.Int64Counter("config.reloads", metric.WithDescription("Reloads of the configuration at SIGHUP, by how they ended."))
-	r.last, err[1] = meter.Float64Gauge("config.last_reload_timestamp", metric.WithUnit("s"),
-		metric.WithDescription("When the configuration that is in force was read, in seconds since 1970."))
-	r.good, err[2] = meter.Int64Gauge("config.last_reload_successful", metric.WithDescription("1 while the last reload of the configuration was taken, 0 while it was refused and the one before is in force."))
-	r.taken, err[3] = meter.Int64Counter("secret.reloads", metric.WithDescription("Secrets and certificates that changed in their files, by whether the new ones were taken or the last good ones kept."))
-	r.stale, err[4] = meter.Int64Gauge("secret.stale", metric.WithDescription("1 while what is in the files of a kind of secret is of no use and the last good one is in force, otherwise 0."))
-	r.expiry, err[5] = meter.Float64Gauge("certificate.expiry", metric.WithUnit("s"), metric.WithDescription("When a certificate that is in force ends, in seconds since 1970."))
-	return errors.Join(err[:]...)
+func (r *reloadInstruments) make(k *maker) {
+	r.reloads = k.counter("config.reloads")
+	r.last = k.kept("config.last_reload_timestamp")
+	r.good = k.kept("config.last_reload_successful")
+	r.taken = k.counter("secret.reloads")
+	r.stale = k.kept("secret.stale")
+	r.expiry = k.kept("certificate.expiry")
 }
 
 // ConfigRead says that the configuration that was read at an instant is in force.
@@ -79,7 +74,7 @@ func (m *Metrics) ConfigReload(r ReloadResult, at time.Time) {
 
 // SecretReload counts a secret of a kind (Secrets) that changed in its file, and whether the new one was taken.
 func (m *Metrics) SecretReload(secret string, taken bool) {
-	result, stale := "taken", int64(0)
+	result, stale := "taken", 0.0
 	if !taken {
 		result, stale = "kept", 1
 	}

@@ -93,6 +93,7 @@ func pageHandler(g prometheus.Gatherer, ready http.Handler, errorLog *log.Logger
 		ErrorLog:            errorLog,
 		MaxRequestsInFlight: maxScrapes,
 		Timeout:             scrapeTimeout,
+		EnableOpenMetrics:   true, // exemplars are told in no other format
 	}))
 	mux.Handle("GET /readyz", ready)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -13,9 +13,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
+	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -32,12 +34,14 @@ type Config struct {
 	Listen       string      // address of /metrics, /healthz and /readyz; empty serves none of them
 	TLS          *tls.Config // what the pages are served with; nil: without TLS
 	PprofListen  string      // address of /debug/pprof/; loopback only; empty serves none
-	OTLPEndpoint string      // URL of an OTLP/gRPC collector, http:// without and https:// with TLS; empty traces nothing
+	OTLPEndpoint string      // URL of an OTLP/gRPC collector, http:// without and https:// with TLS; empty pushes and traces nothing
+	OTLP         OTLP        // how it is pushed there
 	TraceRatio   float64     // share of traces to record where nobody upstream decided, 0 to 1
 
-	Gateways    []string // configured gateways: they always have labels of their own
-	Classes     []string // configured classes of payment: they always have labels of their own
-	MaxGateways int      // distinct gateway labels; more gateways are counted as "other". 0 means DefaultMaxGateways
+	Gateways    []string      // configured gateways: they always have labels of their own
+	Classes     []string      // configured classes of payment: they always have labels of their own
+	Stale       time.Duration // how long a gauge is shown after its value was seen last; 0 means two minutes
+	MaxGateways int           // distinct gateway labels; more gateways are counted as "other". 0 means DefaultMaxGateways
 }
 
 // DefaultMaxGateways is how many gateways have labels of their own unless configured. A gateway has at most a few hundred series, so
@@ -59,7 +63,7 @@ type Telemetry struct {
 // New builds the parts and opens the listeners, so that a port that is taken is an error of the start. Nothing is served
 // before Run. Log lines go to w.
 //
-// The OpenTelemetry SDK reports its own trouble (a collector that is away) to a process-wide handler; New points it at the log.
+// The OpenTelemetry SDK reports its own trouble to a process-wide handler; New points it at the log. A collector that is away is told of by outage.Log.
 func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
 	level := new(slog.LevelVar)
 	level.Set(c.LogLevel)
@@ -67,23 +71,39 @@ func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
 	if err != nil {
 		return nil, err
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.Warn("telemetry is not delivered", "error", err)
-	}))
+	pushed := newPushes(log)
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("OpenTelemetry reports an error", "error", err) }))
 	registry := prometheus.NewRegistry()
-	metrics, err := newMetrics(c, registry)
+	metrics, err := pushedMetrics(ctx, c, registry, pushed)
 	if err != nil {
 		return nil, err
 	}
-	tracing, err := newTracing(ctx, c)
+	tracing, err := newTracing(ctx, c, pushed.told(signalTraces))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, metrics.close(ctx))
 	}
 	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth(), level: level}
 	if err := t.listen(c, registry); err != nil {
-		return nil, errors.Join(err, tracing.close(ctx))
+		return nil, errors.Join(err, tracing.close(ctx), metrics.close(ctx))
 	}
 	return t, nil
+}
+
+// pushedMetrics are metrics that are scraped, and pushed where there is a collector.
+func pushedMetrics(ctx context.Context, c Config, registry *prometheus.Registry, pushed *pushes) (*Metrics, error) {
+	reader, err := metricReader(ctx, c, pushed.told(signalMetrics))
+	if err != nil {
+		return nil, err
+	}
+	var options []sdk.Option
+	if reader != nil {
+		options = append(options, sdk.WithReader(reader))
+	}
+	metrics, err := newMetrics(c, registry, options...)
+	if err == nil {
+		pushed.metrics.Store(metrics)
+	}
+	return metrics, err
 }
 
 func (t *Telemetry) listen(c Config, g prometheus.Gatherer) error {

@@ -24,6 +24,7 @@ var (
 	_ outbox.Metrics   = (*Metrics)(nil)
 	_ consumer.Metrics = (*Metrics)(nil)
 	_ consumer.Tracer  = (*Tracing)(nil)
+	_ outbox.Tracer    = (*Tracing)(nil)
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -186,7 +187,7 @@ func TestLogLinesInsideARecordedTraceCarryItsIDs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, polled := tracing.Poll(t.Context(), parent, "payments.poll.acme.high", "acme", 1)
+		ctx, polled := tracing.Poll(t.Context(), consumer.Origin{TraceParent: parent}, "payments.poll.acme.high", "acme", 1)
 		log.With("gateway", "acme").WithGroup("poll").InfoContext(ctx, "polled", "attempt", 1)
 		polled(nil)
 		if got := strings.Contains(out.String(), "trace_id="+traceID); got != want {

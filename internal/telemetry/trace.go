@@ -8,46 +8,69 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"pollux/internal/consumer"
 	"pollux/internal/gateway"
+	"pollux/internal/outbox"
 	"pollux/internal/payment"
+	definitions "pollux/streams"
 )
 
-// Tracing starts the spans of a process. A payment carries the W3C trace context (traceparent) of the request that created it in its row;
-// a poll continues it and passes it on to the gateway. With no collector configured every method returns at once and allocates nothing.
+// Tracing starts the spans of a process. A payment carries the W3C trace context (traceparent) of the request that created it in its row; the
+// first publish of its poll, its first delivery, the call to the gateway and the event that tells of it are in that trace. What comes later, after a hold, a sleep, a
+// deferral or a replay, is in traces of its own, linked to what it came from: a trace of hours is of no use to anybody. With no collector configured every method returns
+// at once and allocates nothing.
 //
-// Whoever created the payment decides whether its trace is recorded. Where nobody did, a share of TraceRatio is.
+// Whoever created the payment decides whether it is recorded. Where nobody did, a share of TraceRatio is.
 type Tracing struct {
 	tracer   trace.Tracer
 	provider *sdk.TracerProvider // nil when off
 }
 
-func newTracing(ctx context.Context, c Config) (*Tracing, error) {
+func newTracing(ctx context.Context, c Config, failed func(error)) (*Tracing, error) {
 	if c.OTLPEndpoint == "" {
 		return &Tracing{}, nil
 	}
 	if c.TraceRatio < 0 || c.TraceRatio > 1 {
 		return nil, fmt.Errorf("trace ratio %g: between 0 and 1", c.TraceRatio)
 	}
-	exporter, err := otlptracegrpc.New(ctx, otlptracegrpc.WithEndpointURL(c.OTLPEndpoint))
+	exporter, err := spanExporter(ctx, c)
 	if err != nil {
-		return nil, fmt.Errorf("exporting traces to %s: %w", c.OTLPEndpoint, err)
+		return nil, err
 	}
-	return traceTo(c, sdk.NewBatchSpanProcessor(exporter)), nil
+	return traceTo(c, sdk.NewBatchSpanProcessor(watchedSpans{exporter, failed}, sdk.WithExportTimeout(exportTimeout))), nil
 }
 
 func traceTo(c Config, p sdk.SpanProcessor) *Tracing {
 	provider := sdk.NewTracerProvider(
 		sdk.WithSpanProcessor(p),
 		sdk.WithResource(processResource(c)),
-		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(c.TraceRatio))),
+		sdk.WithSampler(sdk.ParentBased(linked{sdk.TraceIDRatioBased(c.TraceRatio)})),
 	)
-	return &Tracing{tracer: provider.Tracer("pollux"), provider: provider}
+	return &Tracing{tracer: provider.Tracer(namespace), provider: provider}
 }
+
+// linked samples what begins a trace: as that was decided which it is linked to, and as rest says where it is linked to nothing.
+type linked struct{ rest sdk.Sampler }
+
+// ShouldSample implements sdk.Sampler.
+func (s linked) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
+	if len(p.Links) == 0 {
+		return s.rest.ShouldSample(p)
+	}
+	for _, l := range p.Links {
+		if l.SpanContext.IsSampled() {
+			return sdk.SamplingResult{Decision: sdk.RecordAndSample}
+		}
+	}
+	return sdk.SamplingResult{Decision: sdk.Drop}
+}
+
+// Description implements sdk.Sampler.
+func (s linked) Description() string { return "linked{" + s.rest.Description() + "}" }
 
 func (t *Tracing) close(ctx context.Context) error {
 	if t.provider == nil {
@@ -62,20 +85,40 @@ func (t *Tracing) close(ctx context.Context) error {
 // On reports whether spans are recorded at all.
 func (t *Tracing) On() bool { return t.provider != nil }
 
-// Poll starts the span of one delivery: a poll of a payment that came on a subject. traceParent is the payment's; when it is empty or invalid
-// the span begins a trace. The returned function ends the span and must be called once; nil is a delivery that went well.
-func (t *Tracing) Poll(ctx context.Context, traceParent, subject, gateway string, id payment.ID) (context.Context, func(error)) {
+// start starts a span in the trace of a traceparent, or, where it is later, in one of its own that is linked to it. What was not recorded then is not recorded
+// later; what comes of it is passed on as it is.
+func (t *Tracing) start(ctx context.Context, traceParent string, later bool, name func() string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	from, ok := parseTraceParent(traceParent)
+	switch {
+	case ok && !from.IsSampled():
+		ctx = trace.ContextWithRemoteSpanContext(ctx, from)
+		return ctx, trace.SpanFromContext(ctx)
+	case ok && later:
+		options = append(options, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: from}))
+	case ok:
+		ctx = trace.ContextWithRemoteSpanContext(ctx, from)
+	default:
+		options = append(options, trace.WithNewRoot())
+	}
+	return t.tracer.Start(ctx, name(), options...)
+}
+
+// operation are the attributes of what is done with a message, by the semantic conventions of messaging.
+func operation(kind attribute.KeyValue, name, destination string, more ...attribute.KeyValue) []attribute.KeyValue {
+	return append(more, semconv.MessagingSystemKey.String("nats"), kind, semconv.MessagingOperationName(name), semconv.MessagingDestinationName(destination))
+}
+
+// Poll starts the span of one delivery: a poll of a payment that came on a subject. Without a valid traceparent the span begins a trace. The returned function ends the
+// span and must be called once; nil is a delivery that went well.
+func (t *Tracing) Poll(ctx context.Context, from consumer.Origin, subject, gateway string, id payment.ID) (context.Context, func(error)) {
 	if t.provider == nil {
 		return ctx, untraced
 	}
-	ctx, span := t.tracer.Start(Continue(ctx, traceParent), "process "+subject, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
-		semconv.MessagingSystemKey.String("nats"),
-		semconv.MessagingOperationTypeProcess,
-		semconv.MessagingOperationName("process"),
-		semconv.MessagingDestinationName(subject),
-		attribute.String("pollux.gateway", gateway),
-		attribute.Int64("pollux.payment_id", int64(id)),
-	))
+	ctx, span := t.start(ctx, from.TraceParent, from.Later, func() string { return "process " + subject }, trace.WithSpanKind(trace.SpanKindConsumer))
+	if span.IsRecording() {
+		span.SetAttributes(operation(semconv.MessagingOperationTypeProcess, "process", subject,
+			attribute.String("pollux.gateway", gateway), attribute.Int64("pollux.payment_id", int64(id)))...)
+	}
 	return ctx, func(err error) { end(span, err) }
 }
 
@@ -90,34 +133,92 @@ func (t *Tracing) Call(ctx context.Context, gatewayName string) (context.Context
 	return ctx, func(a gateway.Answer) { endCall(span, a) }
 }
 
-// Publish starts the span of publishing n messages together. They belong to n traces of their own, which go on at the consumer.
-// The returned function ends the span and must be called once.
-func (t *Tracing) Publish(ctx context.Context, stream string, n int) (context.Context, func(error)) {
+// maxLinks is how many links a span has at the most: as many as the SDK keeps.
+const maxLinks = 128
+
+// Send implements outbox.Tracer. Each message that is recorded has a span of its own, whose context it carries to whoever takes it; the span of all is linked to them, and
+// there is none when no message is recorded.
+func (t *Tracing) Send(ctx context.Context, messages []outbox.Message) (context.Context, func([]outbox.Receipt)) {
 	if t.provider == nil {
-		return ctx, untraced
+		return ctx, unsent
 	}
-	ctx, span := t.tracer.Start(ctx, "send "+stream, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-		semconv.MessagingSystemKey.String("nats"),
-		semconv.MessagingOperationTypeSend,
-		semconv.MessagingOperationName("publish"),
-		semconv.MessagingDestinationName(stream),
-		semconv.MessagingBatchMessageCount(n),
-	))
-	return ctx, func(err error) { end(span, err) }
+	spans := make([]trace.Span, len(messages))
+	var links []trace.Link
+	for i := range messages {
+		m := &messages[i]
+		spans[i] = t.create(ctx, m)
+		if sc := spans[i].SpanContext(); sc.IsSampled() && len(links) < maxLinks {
+			links = append(links, trace.Link{SpanContext: sc})
+		}
+	}
+	if links == nil {
+		return ctx, unsent
+	}
+	stream, _ := definitions.Of(messages[0].Subject)
+	ctx, all := t.tracer.Start(ctx, "send "+stream, trace.WithNewRoot(), trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(operation(semconv.MessagingOperationTypeSend, "publish", stream, semconv.MessagingBatchMessageCount(len(messages)))...))
+	return ctx, func(receipts []outbox.Receipt) { endSend(all, spans, receipts) }
 }
 
-// Record starts the span of writing n results in one transaction. The returned function ends the span and must be called once.
-func (t *Tracing) Record(ctx context.Context, n int) (context.Context, func(error)) {
+// create starts the span of one message and puts its context into the message.
+func (t *Tracing) create(ctx context.Context, m *outbox.Message) trace.Span {
+	ctx, span := t.start(ctx, m.TraceParent, m.Later, func() string { return "create " + m.Subject }, trace.WithSpanKind(trace.SpanKindProducer))
+	if span.IsRecording() {
+		span.SetAttributes(operation(semconv.MessagingOperationTypeCreate, "create", m.Subject,
+			semconv.MessagingMessageID(m.ID), semconv.MessagingMessageBodySize(len(m.Body)))...)
+	}
+	if m.TraceParent == "" || span.SpanContext().IsSampled() { // what was decided against goes on as it is
+		m.TraceParent = t.TraceParent(ctx, m.TraceParent)
+	}
+	return span
+}
+
+// endSend ends the spans of messages by what became of each. The span of all went wrong when none was stored.
+func endSend(all trace.Span, spans []trace.Span, receipts []outbox.Receipt) {
+	var failed error
+	stored := 0
+	for i, span := range spans {
+		var err error
+		if i < len(receipts) {
+			err = receipts[i].Err
+		}
+		if err == nil {
+			stored++
+		} else {
+			failed = err
+		}
+		end(span, err)
+	}
+	if stored > 0 {
+		failed = nil
+	}
+	end(all, failed)
+}
+
+// Record implements consumer.BatchTracer.
+func (t *Tracing) Record(ctx context.Context, n int, traceParent func(i int) string) (context.Context, func(error)) {
 	if t.provider == nil {
 		return ctx, untraced
 	}
-	ctx, span := t.tracer.Start(ctx, "record results", trace.WithAttributes(semconv.DBSystemNamePostgreSQL, semconv.DBOperationBatchSize(n)))
+	var links []trace.Link
+	for i := 0; i < n && len(links) < maxLinks; i++ {
+		if sc, ok := parseTraceParent(traceParent(i)); ok && sc.IsSampled() {
+			links = append(links, trace.Link{SpanContext: sc})
+		}
+	}
+	if links == nil {
+		return ctx, untraced
+	}
+	ctx, span := t.tracer.Start(ctx, "record results", trace.WithNewRoot(), trace.WithLinks(links...),
+		trace.WithAttributes(semconv.DBSystemNamePostgreSQL, semconv.DBOperationBatchSize(n)))
 	return ctx, func(err error) { end(span, err) }
 }
 
 func untraced(error) {}
 
 func unanswered(gateway.Answer) {}
+
+func unsent([]outbox.Receipt) {}
 
 // end ends a span. The text of an error stays in the log, where it is redacted and short-lived; the trace says only that there was one.
 func end(span trace.Span, err error) {
@@ -146,15 +247,6 @@ func endCall(span trace.Span, a gateway.Answer) {
 		span.SetStatus(codes.Error, a.Class.String())
 	}
 	span.End()
-}
-
-// Continue returns ctx inside the trace that a traceparent names, and ctx itself when that is empty or invalid.
-func Continue(ctx context.Context, traceParent string) context.Context {
-	sc, ok := parseTraceParent(traceParent)
-	if !ok {
-		return ctx
-	}
-	return trace.ContextWithRemoteSpanContext(ctx, sc)
 }
 
 // TraceParent is the traceparent of the span in ctx, and fallback when there is none: with tracing off, the payment's own goes on to the

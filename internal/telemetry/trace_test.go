@@ -15,7 +15,9 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
+	"pollux/internal/consumer"
 	"pollux/internal/gateway"
+	"pollux/internal/outbox"
 )
 
 const (
@@ -40,7 +42,7 @@ func recorded(t *testing.T, ratio float64) (*Tracing, *tracetest.SpanRecorder) {
 
 func TestTraceGoesFromTheRowToTheGateway(t *testing.T) {
 	tracing, r := recorded(t, 0)
-	ctx, polled := tracing.Poll(t.Context(), sampled, "payments.poll.acme.high", "acme", 42)
+	ctx, polled := tracing.Poll(t.Context(), consumer.Origin{TraceParent: sampled}, "payments.poll.acme.high", "acme", 42)
 	ctx, called := tracing.Call(ctx, "acme")
 	onTheWire := tracing.TraceParent(ctx, sampled)
 	called(gateway.Answer{Class: gateway.Transport, HTTPStatus: 502})
@@ -98,7 +100,7 @@ func TestWhoCreatedThePaymentDecidesWhetherItIsTraced(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tracing, r := recorded(t, c.ratio)
-			ctx, polled := tracing.Poll(t.Context(), c.parent, "payments.poll.acme.high", "acme", 1)
+			ctx, polled := tracing.Poll(t.Context(), consumer.Origin{TraceParent: c.parent}, "payments.poll.acme.high", "acme", 1)
 			onTheWire := tracing.TraceParent(ctx, "")
 			polled(nil)
 			if got := len(r.Ended()); got != c.want {
@@ -113,12 +115,12 @@ func TestWhoCreatedThePaymentDecidesWhetherItIsTraced(t *testing.T) {
 
 func TestAnErrorsTextStaysOutOfTheTrace(t *testing.T) {
 	tracing, r := recorded(t, 1)
-	_, published := tracing.Publish(t.Context(), "PAYMENTS_POLL", 1000)
-	published(errors.New("row of 4111111111111111"))
-	_, wrote := tracing.Record(t.Context(), 500)
+	_, sent := tracing.Send(t.Context(), []outbox.Message{{Subject: "payments.poll.acme.high", ID: "1", TraceParent: sampled}})
+	sent([]outbox.Receipt{{Err: errors.New("row of 4111111111111111")}})
+	_, wrote := tracing.Record(t.Context(), 1, func(int) string { return sampled })
 	wrote(context.DeadlineExceeded)
 	spans := r.Ended()
-	if len(spans) != 2 || spans[0].Status().Description != "error" || spans[1].Status().Description != "deadline exceeded" {
+	if len(spans) != 3 || spans[0].Status().Description != "error" || spans[1].Status().Description != "error" || spans[2].Status().Description != "deadline exceeded" {
 		t.Fatalf("spans %v", spans)
 	}
 	for _, s := range spans {
@@ -129,7 +131,7 @@ func TestAnErrorsTextStaysOutOfTheTrace(t *testing.T) {
 }
 
 func TestWithoutACollectorTracingCostsNothing(t *testing.T) {
-	off, err := newTracing(t.Context(), Config{TraceRatio: 1})
+	off, err := newTracing(t.Context(), Config{TraceRatio: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,16 +140,16 @@ func TestWithoutACollectorTracingCostsNothing(t *testing.T) {
 	}
 	ctx := t.Context()
 	n := testing.AllocsPerRun(1000, func() {
-		ctx, polled := off.Poll(ctx, sampled, "payments.poll.acme.high", "acme", 42)
+		ctx, polled := off.Poll(ctx, consumer.Origin{TraceParent: sampled}, "payments.poll.acme.high", "acme", 42)
 		ctx, called := off.Call(ctx, "acme")
 		if off.TraceParent(ctx, sampled) != sampled {
 			t.Error("the row's traceparent does not go on to the gateway")
 		}
 		called(gateway.Answer{})
 		polled(nil)
-		_, wrote := off.Record(ctx, 500)
+		_, wrote := off.Record(ctx, 500, nil)
 		wrote(nil)
-		_, published := off.Publish(ctx, "PAYMENTS_POLL", 1)
+		_, published := off.Send(ctx, nil)
 		published(nil)
 	})
 	if n != 0 {
@@ -235,11 +237,15 @@ func TestSpansReachTheCollectorBeforeTheEnd(t *testing.T) {
 		}
 	})
 
-	tracing, err := newTracing(t.Context(), Config{OTLPEndpoint: "http://" + l.Addr().String(), TraceRatio: 1})
+	tracing, err := newTracing(t.Context(), Config{OTLPEndpoint: "http://" + l.Addr().String(), TraceRatio: 1}, func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, polled := tracing.Poll(t.Context(), "", "payments.poll.acme.high", "acme", 1)
+	_, polled := tracing.Poll(t.Context(), consumer.Origin{}, "payments.poll.acme.high", "acme", 1)
 	polled(nil)
 	if err := tracing.close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -256,7 +262,7 @@ func BenchmarkTracingOff(b *testing.B) {
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		ctx, polled := off.Poll(ctx, sampled, "payments.poll.acme.high", "acme", 42)
+		ctx, polled := off.Poll(ctx, consumer.Origin{TraceParent: sampled}, "payments.poll.acme.high", "acme", 42)
 		_, called := off.Call(ctx, "acme")
 		called(gateway.Answer{})
 		polled(nil)
@@ -269,7 +275,7 @@ func BenchmarkTracingDeclinedUpstream(b *testing.B) {
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		ctx, polled := on.Poll(ctx, declined, "payments.poll.acme.high", "acme", 42)
+		ctx, polled := on.Poll(ctx, consumer.Origin{TraceParent: declined}, "payments.poll.acme.high", "acme", 42)
 		_, called := on.Call(ctx, "acme")
 		called(gateway.Answer{})
 		polled(nil)

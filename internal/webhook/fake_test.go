@@ -158,6 +158,8 @@ func (m *meter) WebhookRequest(gateway string, o webhook.Outcome, _ time.Duratio
 func (m *meter) WebhookRefused(gateway string, r webhook.Refusal) {
 	m.count("refused", gateway, string(r))
 }
+func (m *meter) WebhookFinal(string, string, time.Duration) {}
+
 func (m *meter) WebhookNotice(gateway string, d webhook.Decision) {
 	m.count("notice", gateway, string(d))
 }

@@ -155,7 +155,7 @@ func (f *Fetcher) keep(ctx context.Context, t Target, notices []Notice) error {
 		if v.Decision == Duplicate {
 			continue
 		}
-		f.metrics.WebhookNotice(v.Gateway, v.Decision)
+		v.count(f.metrics)
 		tell(ctx, f.log, arrivals[i], v)
 	}
 	return nil

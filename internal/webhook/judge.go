@@ -47,6 +47,8 @@ type Standing struct {
 	Since       time.Time // of what the record knows: when it happened at the gateway, or when the gateway was asked; zero when nothing is known
 	Now         time.Time // when the record was read
 	Polling     bool      // a poll is with the broker or under way
+	Class       string    // of the payment
+	TrackedAt   time.Time // when the payment was tracked
 	Forced      bool      // an operator gave it its status: whatever the gateway says against it, and whenever that was, is for a person
 }
 

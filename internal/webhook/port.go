@@ -30,8 +30,18 @@ type Verdict struct {
 	Gateway  string
 	Decision Decision
 	Why      string
-	Payment  payment.ID // 0 when it is not tracked
-	Altered  bool       // it came before under the same id, and was not the same
+	Payment  payment.ID    // 0 when it is not tracked
+	Class    string        // of the payment
+	Age      time.Duration // of the payment: since it was tracked
+	Altered  bool          // it came before under the same id, and was not the same
+}
+
+// count counts a verdict.
+func (v Verdict) count(m Metrics) {
+	m.WebhookNotice(v.Gateway, v.Decision)
+	if v.Decision == Applied {
+		m.WebhookFinal(v.Gateway, v.Class, v.Age)
+	}
 }
 
 // Record is where notices are kept and applied.
@@ -92,6 +102,8 @@ type Metrics interface {
 	WebhookRequest(gateway string, o Outcome, took time.Duration)
 	WebhookRefused(gateway string, r Refusal)
 	WebhookNotice(gateway string, d Decision)
+	// WebhookFinal says that a notice made a payment final, so long after it was tracked.
+	WebhookFinal(gateway, class string, age time.Duration)
 	WebhookHint(gateway string, o HintOutcome)
 	WebhookBatch(n int, took time.Duration)
 	WebhookSilence(gateway string, silent bool, quiet time.Duration)

@@ -253,7 +253,7 @@ func (r *Receiver) keep(ctx context.Context, arrivals []Arrival) error {
 		return err
 	}
 	for i, v := range verdicts {
-		r.metrics.WebhookNotice(v.Gateway, v.Decision)
+		v.count(r.metrics)
 		tell(ctx, r.log, arrivals[i], v)
 	}
 	return nil

@@ -96,7 +96,7 @@ func (w *Watch) LookAgain(ctx context.Context) error {
 			if v.Decision == Waiting {
 				continue
 			}
-			w.metrics.WebhookNotice(v.Gateway, v.Decision)
+			v.count(w.metrics)
 			if v.Decision.ForPerson() {
 				w.log.ErrorContext(ctx, "a notification needs a person: pollux webhook list", "gateway", v.Gateway, "decision", string(v.Decision),
 					"reason", v.Why, "payment_id", int64(v.Payment)) // it waited for its payment, so that there is one

@@ -408,6 +408,12 @@ type delivery struct {
 func (d *delivery) Body() []byte { return d.body }
 func (d *delivery) Count() int   { return d.count }
 
+// Waited says that it came at once.
+func (d *delivery) Waited() time.Duration { return 0 }
+
+// TraceParent says that whoever sent it traces nothing.
+func (d *delivery) TraceParent() string { return "" }
+
 // Ack ends the message, whichever delivery of it says so.
 func (d *delivery) Ack() error {
 	return d.tell(func(q *queue, p *pending) { delete(q.pending, d.sequence) })

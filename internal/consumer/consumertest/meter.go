@@ -54,13 +54,26 @@ func (m *Meter) Delivery(_ string, v redelivery.Verb, r redelivery.Reason) {
 }
 
 // Call implements consumer.Metrics.
-func (m *Meter) Call(_ string, c gateway.Class, _ time.Duration) { m.add(1, "call %s", c) }
+func (m *Meter) Call(_ context.Context, _ string, c gateway.Class, _ time.Duration) {
+	m.add(1, "call %s", c)
+}
 
 // Lateness implements consumer.Metrics.
-func (m *Meter) Lateness(_, _ string, _ time.Duration) { m.add(1, "lateness") }
+func (m *Meter) Lateness(_ context.Context, _, _ string, _ time.Duration) { m.add(1, "lateness") }
 
 // Finality implements consumer.Metrics.
-func (m *Meter) Finality(_, class string, _ time.Duration) { m.add(1, "finality %s", class) }
+func (m *Meter) Finality(_ context.Context, _, class string, _ time.Duration, _ int) {
+	m.add(1, "finality %s", class)
+}
+
+// Delivered implements consumer.Metrics.
+func (m *Meter) Delivered(context.Context, string, time.Duration) { m.add(1, "delivered") }
+
+// Waited implements consumer.Metrics.
+func (m *Meter) Waited(_, _ string, _ time.Duration) { m.add(1, "waited") }
+
+// Read implements consumer.Metrics.
+func (m *Meter) Read(n int, _ time.Duration) { m.add(n, "read") }
 
 // Resolved implements consumer.Metrics.
 func (m *Meter) Resolved(_ string, s payment.Status) { m.add(1, "resolved %s", s) }
@@ -84,6 +97,12 @@ func (m *Meter) InFlight(_ string, delta int) { m.add(delta, "in_flight") }
 func (m *Meter) RelayClaimed(gateway, lane string, n int, _ time.Duration) {
 	m.add(n, "claimed %s %s", gateway, lane)
 }
+
+// Claim implements outbox.Metrics.
+func (m *Meter) Claim(n int, _ time.Duration) { m.add(n, "claim") }
+
+// Succeeded implements outbox.Metrics.
+func (m *Meter) Succeeded(loop string) { m.add(1, "succeeded %s", loop) }
 
 // RelayEvents implements outbox.Metrics.
 func (m *Meter) RelayEvents(n int, _ time.Duration) { m.add(n, "events") }
@@ -126,7 +145,7 @@ type Untraced struct{}
 var _ consumer.Tracer = Untraced{}
 
 // Poll implements consumer.Tracer.
-func (Untraced) Poll(ctx context.Context, _, _, _ string, _ payment.ID) (context.Context, func(error)) {
+func (Untraced) Poll(ctx context.Context, _ consumer.Origin, _, _ string, _ payment.ID) (context.Context, func(error)) {
 	return ctx, func(error) {}
 }
 

@@ -297,9 +297,14 @@ func (c *Client) do(ctx context.Context, r Request, buf []byte) (Response, *Erro
 	}
 	defer func() { <-c.slots }()
 
+	spanned, ended := spanOf(call, req)
+	if spanned != call {
+		req = req.WithContext(spanned)
+	}
 	sent := time.Now()
 	resp, e := c.roundTrip(ctx, call, req, buf)
 	resp.Took = time.Since(sent)
+	ended(resp, e)
 	if e == nil {
 		return resp, nil
 	}

@@ -1,0 +1,174 @@
+package telemetry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetricgrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	metric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"google.golang.org/grpc/credentials"
+
+	"pollux/internal/outage"
+	"pollux/internal/secret"
+)
+
+const (
+	// exportTimeout bounds one push with all of its tries. It is made in the background: what is recorded meanwhile waits in a queue of the SDK's, and what that has no
+	// place for is dropped.
+	exportTimeout = 10 * time.Second
+	// defaultPushEvery is how often metrics are pushed unless configured.
+	defaultPushEvery = 15 * time.Second
+)
+
+// OTLP says how telemetry is pushed to a collector, by OTLP over gRPC.
+type OTLP struct {
+	Every    time.Duration            // how often metrics are pushed; 0 means 15s, below 0 never
+	Headers  map[string]secret.Secret // sent with each push: a token
+	CAFile   string                   // PEM: who signed the collector's certificate; empty means the system's authorities
+	CertFile string                   // PEM: our own certificate, with KeyFile
+	KeyFile  string
+}
+
+// headers are the headers as they are sent.
+func (o OTLP) headers() map[string]string {
+	all := make(map[string]string, len(o.Headers))
+	for name, value := range o.Headers {
+		all[name] = value.Reveal()
+	}
+	return all
+}
+
+// credentials are what TLS is spoken with, where the endpoint asks for it. The files are read once, so that a missing one is an error of the start.
+func (o OTLP) credentials() (credentials.TransportCredentials, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("the collector's authorities: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("the collector's authorities: %s has no certificate in it", o.CAFile)
+		}
+	}
+	if o.CertFile != "" {
+		if _, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile); err != nil {
+			return nil, fmt.Errorf("our certificate for the collector: %w", err)
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // as it is now: it is renewed
+			pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+			return &pair, err
+		}
+	}
+	return credentials.NewTLS(config), nil
+}
+
+func spanExporter(ctx context.Context, c Config) (sdk.SpanExporter, error) {
+	options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(c.OTLPEndpoint), otlptracegrpc.WithTimeout(exportTimeout)}
+	if len(c.OTLP.Headers) > 0 {
+		options = append(options, otlptracegrpc.WithHeaders(c.OTLP.headers()))
+	}
+	if c.OTLP.secured() {
+		creds, err := c.OTLP.credentials()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, otlptracegrpc.WithTLSCredentials(creds))
+	}
+	exporter, err := otlptracegrpc.New(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("exporting traces to %s: %w", c.OTLPEndpoint, err)
+	}
+	return exporter, nil
+}
+
+// secured reports whether TLS is configured beyond what the system has.
+func (o OTLP) secured() bool { return o.CAFile != "" || o.CertFile != "" }
+
+// metricReader pushes metrics from time to time; nil where they are not.
+func metricReader(ctx context.Context, c Config, failed func(error)) (metric.Reader, error) {
+	if c.OTLPEndpoint == "" || c.OTLP.Every < 0 {
+		return nil, nil
+	}
+	every := c.OTLP.Every
+	if every == 0 {
+		every = defaultPushEvery
+	}
+	options := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(c.OTLPEndpoint), otlpmetricgrpc.WithTimeout(exportTimeout)}
+	if len(c.OTLP.Headers) > 0 {
+		options = append(options, otlpmetricgrpc.WithHeaders(c.OTLP.headers()))
+	}
+	if c.OTLP.secured() {
+		creds, err := c.OTLP.credentials()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, otlpmetricgrpc.WithTLSCredentials(creds))
+	}
+	exporter, err := otlpmetricgrpc.New(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("exporting metrics to %s: %w", c.OTLPEndpoint, err)
+	}
+	return metric.NewPeriodicReader(watchedMetrics{exporter, failed}, metric.WithInterval(every), metric.WithTimeout(exportTimeout)), nil
+}
+
+// watchedSpans says how each push went. It returns no error: the SDK would say the same once more.
+type watchedSpans struct {
+	sdk.SpanExporter
+	told func(error)
+}
+
+// ExportSpans implements sdk.SpanExporter.
+func (w watchedSpans) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	w.told(w.SpanExporter.ExportSpans(ctx, spans))
+	return nil
+}
+
+// watchedMetrics is watchedSpans for metrics.
+type watchedMetrics struct {
+	metric.Exporter
+	told func(error)
+}
+
+// Export implements metric.Exporter.
+func (w watchedMetrics) Export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
+	w.told(w.Exporter.Export(ctx, rm))
+	return nil
+}
+
+// pushes tells in the log of a collector that is away, and counts what is lost for it.
+type pushes struct {
+	trouble *outage.Log
+	metrics atomic.Pointer[Metrics] // nil until there are some
+}
+
+func newPushes(log *slog.Logger) *pushes {
+	return &pushes{trouble: outage.New(log, outage.Words{
+		Begins: "telemetry is not delivered; payments do not wait for it", Over: "telemetry is delivered again",
+		Hint: "does a collector take OTLP over gRPC where telemetry.otlp_endpoint says?"})}
+}
+
+// told is for the pushes of a signal.
+func (p *pushes) told(signal string) func(error) {
+	return func(err error) {
+		switch {
+		case err == nil:
+			p.trouble.Well(context.Background(), signal)
+		case !errors.Is(err, context.Canceled):
+			if m := p.metrics.Load(); m != nil {
+				m.exportFailed(signal)
+			}
+			p.trouble.Failed(context.Background(), signal, err)
+		}
+	}
+}
