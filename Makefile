@@ -5,7 +5,7 @@ RACE := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 FUZZTIME ?= 30s
 TOOL = go run -modfile=tools/go.mod
 
-.PHONY: help run test evidence bench lint build fuzz fmt reproducible sbom licences
+.PHONY: help run test evidence bench lint build fuzz fmt monitoring reproducible sbom licences
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -43,6 +43,9 @@ fuzz:            ## each fuzz target for FUZZTIME
 	    echo "$$pkg $$target"; go test -run='^$$' -fuzz="^$$target$$" -fuzztime=$(FUZZTIME) ./$$pkg || exit 1; \
 	  done; \
 	done
+
+monitoring:      ## rules, alerts and dashboards: that they fire, stay silent, and name what there is
+	go test -count=1 ./deploy/monitoring
 
 reproducible:    ## builds everything twice, the second time elsewhere and from nothing, and compares; some minutes
 	tools/reproducible
