@@ -302,8 +302,10 @@ type dashboard struct {
 	UID, Title, Description string
 	SchemaVersion           int
 	Panels                  []panel
-	Templating              struct{ List []struct{ Name, Type, Definition string } }
-	Annotations             struct{ List []struct{ Expr string } }
+	Templating              struct {
+		List []struct{ Name, Type, Definition string }
+	}
+	Annotations struct{ List []struct{ Expr string } }
 }
 
 type panel struct {

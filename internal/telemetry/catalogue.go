@@ -160,7 +160,7 @@ var catalogue = []Metric{
 	{Name: "stream.consumer_lag_messages", Kind: Gauge, In: InRelay, Labels: []Label{streamLabel}, Help: "Messages that a stream's consumer which is furthest behind has not been sent yet, yours included."},
 	{Name: "stream.unacknowledged_polls", Kind: Gauge, In: InRelay, Labels: queueLabels, Help: "Polls that were delivered and not acknowledged: in hand or held."},
 	{Name: "stream.deferred_polls", Kind: Gauge, In: InRelay, Labels: []Label{gatewayLabel}, Rare: true, Help: "Polls that sleep at the broker until the breaker of their gateway lets them."},
-	{Name: "stream.drift_fields", Kind: Gauge, In: InRelay, Labels: []Label{streamLabel}, Help: "Settings of a stream and its consumers that are not as they must be: pollux streams diff names them. More than 0 is a fault."},
+	{Name: "stream.drift_fields", Kind: Gauge, In: InRelay, Labels: []Label{streamLabel}, Help: "Settings of a stream and its consumers that are not as they must be; `pollux streams diff` names them. More than 0 is a fault."},
 
 	// The consumer: from the broker to the gateway and back to the record.
 	{Name: "consumer.deliveries", In: InConsumer, Labels: []Label{gatewayLabel, verbLabel, reasonLabel}, Help: "Deliveries by how they ended and why."},
