@@ -369,3 +369,26 @@ func BenchmarkRecordFromAllCores(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkResolvedPayment is all that is recorded of a payment that one poll resolves.
+func BenchmarkResolvedPayment(b *testing.B) {
+	for name, c := range map[string]Config{"traces off": {}, "traces on": {OTLPEndpoint: "http://127.0.0.1:1"}} {
+		b.Run(name, func(b *testing.B) {
+			c.Gateways = []string{"acme"}
+			m, _ := metrics(b, c)
+			ctx := b.Context()
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Waited("acme", "high", time.Millisecond)
+				m.Lateness(ctx, "acme", "high", 10*time.Millisecond)
+				m.InFlight("acme", 1)
+				m.InFlight("acme", -1)
+				m.Call(ctx, "acme", gateway.Final, 100*time.Millisecond)
+				m.Delivery("acme", redelivery.Resolve, redelivery.ReasonResolved)
+				m.Delivered(ctx, "acme", 100*time.Millisecond)
+				m.Resolved("acme", payment.Succeeded)
+				m.Finality(ctx, "acme", "standard", time.Minute, 1)
+			}
+		})
+	}
+}

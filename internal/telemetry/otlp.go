@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -23,9 +24,9 @@ import (
 )
 
 const (
-	// exportTimeout bounds one push with all of its tries. It is made in the background: what is recorded meanwhile waits in a queue of the SDK's, and what that has no
+	// defaultTimeout bounds one push with all of its tries. It is made in the background: what is recorded meanwhile waits in a queue of the SDK's, and what that has no
 	// place for is dropped.
-	exportTimeout = 10 * time.Second
+	defaultTimeout = 10 * time.Second
 	// defaultPushEvery is how often metrics are pushed unless configured.
 	defaultPushEvery = 15 * time.Second
 )
@@ -33,11 +34,14 @@ const (
 // OTLP says how telemetry is pushed to a collector, by OTLP over gRPC.
 type OTLP struct {
 	Every    time.Duration            // how often metrics are pushed; 0 means 15s, below 0 never
+	Timeout  time.Duration            // for one push; 0 means 10s
 	Headers  map[string]secret.Secret // sent with each push: a token
 	CAFile   string                   // PEM: who signed the collector's certificate; empty means the system's authorities
 	CertFile string                   // PEM: our own certificate, with KeyFile
 	KeyFile  string
 }
+
+func (o OTLP) timeout() time.Duration { return cmp.Or(o.Timeout, defaultTimeout) }
 
 // headers are the headers as they are sent.
 func (o OTLP) headers() map[string]string {
@@ -74,7 +78,7 @@ func (o OTLP) credentials() (credentials.TransportCredentials, error) {
 }
 
 func spanExporter(ctx context.Context, c Config) (sdk.SpanExporter, error) {
-	options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(c.OTLPEndpoint), otlptracegrpc.WithTimeout(exportTimeout)}
+	options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(c.OTLPEndpoint), otlptracegrpc.WithTimeout(c.OTLP.timeout())}
 	if len(c.OTLP.Headers) > 0 {
 		options = append(options, otlptracegrpc.WithHeaders(c.OTLP.headers()))
 	}
@@ -100,11 +104,7 @@ func metricReader(ctx context.Context, c Config, failed func(error)) (metric.Rea
 	if c.OTLPEndpoint == "" || c.OTLP.Every < 0 {
 		return nil, nil
 	}
-	every := c.OTLP.Every
-	if every == 0 {
-		every = defaultPushEvery
-	}
-	options := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(c.OTLPEndpoint), otlpmetricgrpc.WithTimeout(exportTimeout)}
+	options := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(c.OTLPEndpoint), otlpmetricgrpc.WithTimeout(c.OTLP.timeout())}
 	if len(c.OTLP.Headers) > 0 {
 		options = append(options, otlpmetricgrpc.WithHeaders(c.OTLP.headers()))
 	}
@@ -119,7 +119,7 @@ func metricReader(ctx context.Context, c Config, failed func(error)) (metric.Rea
 	if err != nil {
 		return nil, fmt.Errorf("exporting metrics to %s: %w", c.OTLPEndpoint, err)
 	}
-	return metric.NewPeriodicReader(watchedMetrics{exporter, failed}, metric.WithInterval(every), metric.WithTimeout(exportTimeout)), nil
+	return metric.NewPeriodicReader(watchedMetrics{exporter, failed}, metric.WithInterval(cmp.Or(c.OTLP.Every, defaultPushEvery)), metric.WithTimeout(c.OTLP.timeout())), nil
 }
 
 // watchedSpans says how each push went. It returns no error: the SDK would say the same once more.
