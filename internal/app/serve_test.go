@@ -310,6 +310,7 @@ func TestAnotherSchemaIsAnErrorAtOnce(t *testing.T) {
 	s := newSite(t)
 	s.dsn = pgtest.New(t, migrated)
 	s.exec(`insert into pollux.schema_version (version_id, is_applied) values (99999, true)`)
+	s.exec(`update pollux.schema_serves set since = 99999`)
 	empty := newSite(t)
 	empty.dsn = pgtest.New(t, nil)
 	for _, where := range []*site{s, empty} {

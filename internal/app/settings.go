@@ -1,9 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"pollux/internal/broker"
@@ -37,7 +39,7 @@ func otlpConfig(t config.Telemetry) telemetry.OTLP {
 	return telemetry.OTLP{Every: every, Headers: t.OTLPHeaders, CAFile: t.OTLPCAFile, CertFile: t.OTLPCertFile, KeyFile: t.OTLPKeyFile}
 }
 
-// Dial opens the broker without looking at its streams.
+// Dial opens the broker without looking at its streams. The name is how the server shows us; behind "pollux-" it is the user whose inbox prefix we have.
 func Dial(ctx context.Context, c config.Config, name string) (*broker.Conn, error) {
 	var certificates *certificate.Source
 	if f := c.NATS.TLSFiles(); !f.Empty() {
@@ -58,7 +60,7 @@ func brokerConfig(c config.Config, name string, certificates *certificate.Source
 	return broker.Config{
 		URLs: n.URLs, Name: name,
 		CredentialsFile: n.CredentialsFile, NKeyFile: n.NKeyFile, User: n.User, Password: password, PasswordFile: n.Password.File(),
-		TLS: certificates, ServerName: n.ServerName, InboxPrefix: n.InboxPrefix,
+		TLS: certificates, ServerName: n.ServerName, InboxPrefix: cmp.Or(n.InboxPrefix, message.InboxPrefix(strings.TrimPrefix(name, "pollux-"))),
 		PublishTimeout: c.Relay.PublishTimeout, MaxOutstanding: n.MaxOutstanding, Batches: n.Batches, BatchThreshold: n.BatchThreshold,
 	}
 }
@@ -115,6 +117,11 @@ func subscription(c config.Config, q outbox.Queue) broker.SubscribeConfig {
 	return broker.SubscribeConfig{
 		Queue: q, AckWait: c.Consumer.AckWait, MaxAckPending: c.Consumer.MaxAckPending, Prefetch: c.Gateways[q.Gateway].Workers,
 	}
+}
+
+// Access is what the permissions of NATS depend on.
+func Access(c config.Config) broker.Access {
+	return broker.Access{Queues: queues(c), Readers: c.NATS.Readers}
 }
 
 // Subscriptions are how the consumers of all configured gateways take deliveries.

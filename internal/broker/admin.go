@@ -23,6 +23,8 @@ type Options struct {
 	// Consumers are the queues whose consumers are compared with what they should be. Of others, only settings that do harm
 	// are looked at: a bound on deliveries and a list of delays.
 	Consumers []SubscribeConfig
+	// Readers are the services that read events (MissingReaders, EnsureReaders). Diff and Apply do not look at them.
+	Readers []string
 }
 
 // Difference is one thing that is not as it should be.
@@ -211,9 +213,11 @@ func (c *Conn) streamAPI(ctx context.Context, verb, name string, body []byte) (s
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	m, err := c.nc.RequestWithContext(ctx, "$JS.API.STREAM."+verb+"."+name, body)
-	if err != nil {
-		return fail(c.explain(err))
+	subject := map[string]string{"INFO": streamInfo(name), "CREATE": streamCreate(name), "UPDATE": streamUpdate(name)}[verb]
+	ctx, named := c.asking(ctx, subject)
+	m, err := c.nc.RequestWithContext(ctx, subject, body)
+	if err = named(err); err != nil {
+		return fail(err)
 	}
 	if err := json.Unmarshal(m.Data, &r); err != nil {
 		return fail(fmt.Errorf("reading the answer: %w", err))
@@ -251,7 +255,7 @@ func blocked(field string, want fields, have state) string {
 	return ""
 }
 
-// show makes a value comparable and readable: a missing one is the same as a zero one, durations are in words.
+// show makes a value comparable and readStreams: a missing one is the same as a zero one, durations are in words.
 func show(field string, raw json.RawMessage) string {
 	var v any
 	if len(raw) > 0 && json.Unmarshal(raw, &v) != nil {
@@ -315,16 +319,15 @@ func sortedKeys(f fields) []string {
 
 // compareConsumers looks at all consumers of polls. Missing ones are no difference: services make theirs at start.
 func (c *Conn) compareConsumers(ctx context.Context, o Options) ([]Difference, error) {
-	stream, err := c.js.Stream(ctx, message.StreamPoll)
+	all, err := c.pollConsumers(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing the consumers of %s: %w", message.StreamPoll, c.explain(err))
+		return nil, fmt.Errorf("listing the consumers of %s: %w", message.StreamPoll, err)
 	}
 	var ds []Difference
-	list := stream.ListConsumers(ctx)
-	for info := range list.Info() {
+	for _, info := range all {
 		if !strings.HasPrefix(info.Config.Durable, "poll_") {
 			continue
 		}
@@ -334,10 +337,21 @@ func (c *Conn) compareConsumers(ctx context.Context, o Options) ([]Difference, e
 		}
 		ds = append(ds, consumerDifferences(info.Config, SubscribeConfig{}.consumer(), "max_deliver", "backoff")...)
 	}
-	if err := list.Err(); err != nil {
-		return nil, fmt.Errorf("listing the consumers of %s: %w", message.StreamPoll, c.explain(err))
-	}
 	return ds, nil
+}
+
+// pollConsumers are all consumers of PAYMENTS_POLL.
+func (c *Conn) pollConsumers(ctx context.Context) (all []*jetstream.ConsumerInfo, err error) {
+	ctx, named := c.asking(ctx, streamInfo(message.StreamPoll), consumerList(message.StreamPoll))
+	stream, err := c.js.Stream(ctx, message.StreamPoll)
+	if err != nil {
+		return nil, named(err)
+	}
+	list := stream.ListConsumers(ctx)
+	for info := range list.Info() {
+		all = append(all, info)
+	}
+	return all, named(list.Err())
 }
 
 func wanted(cs []SubscribeConfig, name string) (jetstream.ConsumerConfig, bool) {
@@ -347,6 +361,44 @@ func wanted(cs []SubscribeConfig, name string) (jetstream.ConsumerConfig, bool) 
 		}
 	}
 	return jetstream.ConsumerConfig{}, false
+}
+
+// MissingReaders are the streams, by reader, in which a service that reads events lacks its durable consumer.
+func (c *Conn) MissingReaders(ctx context.Context, readers []string) ([]Difference, error) {
+	var ds []Difference
+	for _, name := range readers {
+		for _, stream := range readStreams {
+			asked, named := c.asking(ctx, consumerInfo(stream, name))
+			_, err := c.js.Consumer(asked, stream, name)
+			err = named(err)
+			switch {
+			case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+				ds = append(ds, Difference{Stream: stream, Consumer: name})
+			case err != nil && !errors.Is(err, jetstream.ErrNotPullConsumer):
+				return nil, fmt.Errorf("looking for the consumer %s of %s: %w", name, stream, err)
+			}
+		}
+	}
+	return ds, nil
+}
+
+// EnsureReaders makes the durable consumers of services that read events, where they are missing, and returns those that it made: from the oldest event that is kept, each delivered until it
+// is acknowledged. One that exists belongs to its service and is left alone.
+func (c *Conn) EnsureReaders(ctx context.Context, readers []string) ([]Difference, error) {
+	missing, err := c.MissingReaders(ctx, readers)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range missing {
+		asked, named := c.asking(ctx, readerCreate(d.Stream, d.Consumer))
+		_, err := c.js.CreateConsumer(asked, d.Stream, jetstream.ConsumerConfig{
+			Durable: d.Consumer, Description: "Events for " + d.Consumer, AckPolicy: jetstream.AckExplicitPolicy, MaxDeliver: -1,
+		})
+		if err = named(err); err != nil {
+			return nil, fmt.Errorf("making the consumer %s of %s: %w", d.Consumer, d.Stream, err)
+		}
+	}
+	return missing, nil
 }
 
 // applyConsumers gives each consumer with differences its new settings in one update. A new AckWait moves delays that already run by as much;
@@ -366,9 +418,10 @@ func (c *Conn) applyConsumers(ctx context.Context, o Options, found []Difference
 }
 
 func (c *Conn) applyConsumer(ctx context.Context, name string, o Options) error {
-	got, err := c.js.Consumer(ctx, message.StreamPoll, name)
-	if err != nil {
-		return c.explain(err)
+	asked, named := c.asking(ctx, consumerInfo(message.StreamPoll, name))
+	got, err := c.js.Consumer(asked, message.StreamPoll, name)
+	if err = named(err); err != nil {
+		return err
 	}
 	have := got.CachedInfo().Config
 	want, known := wanted(o.Consumers, name)
@@ -387,6 +440,7 @@ func (c *Conn) applyConsumer(ctx context.Context, name string, o Options) error 
 			f.update(&have, want)
 		}
 	}
+	ctx, named = c.asking(ctx, consumerCreate(message.StreamPoll, name, have.FilterSubject))
 	_, err = c.js.UpdateConsumer(ctx, message.StreamPoll, have)
-	return c.explain(err)
+	return named(err)
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +26,6 @@ const (
 	requestTimeout = 5 * time.Second
 	// closeTimeout is how long Close waits for what is under way.
 	closeTimeout = 5 * time.Second
-	// forbiddenMemory is how long a refused subject explains requests to it that were not answered.
-	forbiddenMemory = 30 * time.Second
 )
 
 const natsHint = "does NATS run where nats.urls says?"
@@ -48,18 +45,11 @@ type Conn struct {
 	away        *outage.Log // the connection
 	interrupted *outage.Log // deliveries, by queue
 
-	mu        sync.Mutex
-	closing   bool
-	forbidden forbidden       // the last subject that the server forbade us
-	paces     map[string]pace // by stream
-}
+	forbids forbids // what the server forbids us
 
-// forbidden is a permission that the server says we lack. It says so beside the request, not in answer to it: the
-// request itself only times out.
-type forbidden struct {
-	subject string
-	err     error
-	at      time.Time
+	mu      sync.Mutex
+	closing bool
+	paces   map[string]pace // by stream
 }
 
 // Connect waits until the first connection is there, trying again for as long as ctx lives; what cannot come right by
@@ -132,7 +122,19 @@ func (c *Conn) start() (err error) {
 	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(requestTimeout)); err != nil {
 		return err
 	}
-	return c.acks.listen(c.nc)
+	if err := c.acks.listen(c.nc); err != nil {
+		return err
+	}
+	return c.hears()
+}
+
+// hears finds out at once whether the server lets us read answers: it says no before it answers the flush. A connection that is lost meanwhile comes back by itself.
+func (c *Conn) hears() error {
+	_ = c.nc.FlushTimeout(requestTimeout)
+	if no := violation(c.nc.LastError()); no != nil {
+		return no
+	}
+	return nil
 }
 
 // handlers are what nats.go calls from a goroutine of its own, one after the other.
@@ -142,6 +144,7 @@ func (c *Conn) handlers() []nats.Option {
 			if !c.isClosing() {
 				c.away.Failed(context.Background(), "connection", cmp.Or(err, errConnectionLost))
 			}
+			c.forbids.forget()
 			c.acks.abandon(errConnectionLost)
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
@@ -156,50 +159,6 @@ func (c *Conn) isClosing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closing
-}
-
-var forbiddenPublish = regexp.MustCompile(`(?i)for publish to "([^"]*)"`)
-
-func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
-	if errors.Is(err, nats.ErrPermissionViolation) {
-		if m := forbiddenPublish.FindStringSubmatch(err.Error()); m != nil {
-			c.forbid(m[1])
-			return
-		}
-	}
-	subject := ""
-	if sub != nil {
-		subject = sub.Subject
-	}
-	c.log.Error("NATS reports an error", "subject", subject, "error", err)
-}
-
-func (c *Conn) forbid(subject string) {
-	err := fmt.Errorf("the NATS user may not publish to %s: permissions violation", subject)
-	c.mu.Lock()
-	again := c.forbidden.subject == subject && time.Since(c.forbidden.at) < forbiddenMemory
-	if !again {
-		c.forbidden = forbidden{subject, err, time.Now()}
-	}
-	c.mu.Unlock()
-	if !again {
-		c.log.Error("NATS forbids a publish", "subject", subject)
-	}
-	c.acks.forbid(subject, err)
-}
-
-// explain names the permission that was missing when a request that was not answered is of that kind.
-func (c *Conn) explain(err error) error {
-	if err == nil || !(errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)) {
-		return err
-	}
-	c.mu.Lock()
-	f := c.forbidden
-	c.mu.Unlock()
-	if f.err == nil || !strings.HasPrefix(f.subject, "$JS.API.") || time.Since(f.at) > forbiddenMemory {
-		return err
-	}
-	return fmt.Errorf("%w (%w)", f.err, err)
 }
 
 // Connected reports whether there is a connection at the moment.
@@ -232,12 +191,14 @@ func (c *Conn) Backlog(ctx context.Context, q outbox.Queue) (n int, exists bool,
 	if !c.Connected() {
 		return 0, false, ErrNotConnected
 	}
+	ctx, named := c.asking(ctx, consumerInfo(message.StreamPoll, name))
 	consumer, err := c.js.Consumer(ctx, message.StreamPoll, name)
+	err = named(err)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("asking for the backlog of the consumer %s: %w", name, c.explain(err))
+		return 0, false, fmt.Errorf("asking for the backlog of the consumer %s: %w", name, err)
 	}
 	return int(consumer.CachedInfo().NumPending), true, nil
 }
@@ -247,23 +208,25 @@ func (c *Conn) Stream(ctx context.Context, name string, marks ...outbox.Mark) (o
 	if !c.Connected() {
 		return outbox.StreamState{}, ErrNotConnected
 	}
-	s, err := c.js.Stream(ctx, name)
+	asked, named := c.asking(ctx, streamInfo(name))
+	s, err := c.js.Stream(asked, name)
+	err = named(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return outbox.StreamState{}, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", name)
 	}
 	if err != nil {
-		return outbox.StreamState{}, fmt.Errorf("asking for the state of the stream %s: %w", name, c.explain(err))
+		return outbox.StreamState{}, fmt.Errorf("asking for the state of the stream %s: %w", name, err)
 	}
 	info := s.CachedInfo()
 	state := outbox.StreamState{Name: name, Created: info.Created, LastSequence: info.State.LastSeq}
-	if state.LastID, err = idAt(ctx, s, state.LastSequence); err != nil {
-		return outbox.StreamState{}, fmt.Errorf("reading the last message of the stream %s: %w", name, c.explain(err))
+	if state.LastID, err = c.idAt(ctx, s, state.LastSequence); err != nil {
+		return outbox.StreamState{}, fmt.Errorf("reading the last message of the stream %s: %w", name, err)
 	}
 	for _, m := range marks {
 		id := state.LastID
 		if m.Sequence < state.LastSequence {
-			if id, err = idAt(ctx, s, m.Sequence); err != nil {
-				return outbox.StreamState{}, fmt.Errorf("reading a message of the stream %s: %w", name, c.explain(err))
+			if id, err = c.idAt(ctx, s, m.Sequence); err != nil {
+				return outbox.StreamState{}, fmt.Errorf("reading a message of the stream %s: %w", name, err)
 			}
 		}
 		state.Replaced = state.Replaced || m.Sequence > state.LastSequence || id != "" && m.ID != "" && id != m.ID
@@ -272,11 +235,14 @@ func (c *Conn) Stream(ctx context.Context, name string, marks ...outbox.Mark) (o
 }
 
 // idAt is the id of the message at a sequence, empty when there is none, or none any more.
-func idAt(ctx context.Context, s jetstream.Stream, sequence uint64) (string, error) {
+func (c *Conn) idAt(ctx context.Context, s jetstream.Stream, sequence uint64) (string, error) {
 	if sequence == 0 {
 		return "", nil
 	}
+	name := s.CachedInfo().Config.Name
+	ctx, named := c.asking(ctx, messageGet(name), directGet(name))
 	m, err := s.GetMsg(ctx, sequence)
+	err = named(err)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return "", nil
 	}

@@ -50,9 +50,10 @@ func (c *Conn) EnsureKV(ctx context.Context, replicas int) error {
 	if !c.Connected() {
 		return fmt.Errorf("making the bucket %s: %w", FleetBucket, ErrNotConnected)
 	}
+	asked, named := c.asking(ctx, streamInfo(fleetStream), streamCreate(fleetStream), streamUpdate(fleetStream))
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(requestTimeout))
 	err := backoff.Retry(func() error {
-		err := c.ensureKV(ctx, replicas)
+		err := c.ensureKV(asked, replicas)
 		if refused, ok := errors.AsType[*jetstream.APIError](err); ok && refused.ErrorCode == codeNoStore {
 			return err
 		}
@@ -60,9 +61,9 @@ func (c *Conn) EnsureKV(ctx context.Context, replicas int) error {
 			return backoff.Permanent(err)
 		}
 		return nil
-	}, backoff.WithContext(b, ctx))
-	if err != nil {
-		return fmt.Errorf("making the bucket %s: %w", FleetBucket, c.explain(err))
+	}, backoff.WithContext(b, asked))
+	if err = named(err); err != nil {
+		return fmt.Errorf("making the bucket %s: %w", FleetBucket, err)
 	}
 	return nil
 }
@@ -144,12 +145,14 @@ func (c *Conn) CheckKV(ctx context.Context) error {
 	if !c.Connected() {
 		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, ErrNotConnected)
 	}
+	ctx, named := c.asking(ctx, streamInfo(fleetStream))
 	s, err := c.js.Stream(ctx, fleetStream)
+	err = named(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return &BucketError{Why: "does not exist"}
 	}
 	if err != nil {
-		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, c.explain(err))
+		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, err)
 	}
 	have := s.CachedInfo().Config
 	if ds := fleetDifferences(have, fleetConfig(have)); len(ds) > 0 {
@@ -184,7 +187,7 @@ func (k *KV) Get(ctx context.Context, key string) (fleet.Entry, error) {
 			Data     []byte `json:"data"`
 		} `json:"message"`
 	}
-	if err := k.request(ctx, "$JS.API.STREAM.MSG.GET."+fleetStream, body, &r); err != nil {
+	if err := k.request(ctx, messageGet(fleetStream), body, &r); err != nil {
 		return fleet.Entry{}, err
 	}
 	if r.Error != nil && r.Error.Code == codeMessageNotFound {
@@ -198,6 +201,43 @@ func (k *KV) Get(ctx context.Context, key string) (fleet.Entry, error) {
 		return fleet.Entry{}, fmt.Errorf("reading the headers of a record: %w", err)
 	}
 	return fleet.Entry{Key: key, Value: value(header, r.Message.Data), Revision: r.Message.Sequence}, nil
+}
+
+// All implements fleet.KV. It makes no consumer, so that who may only look may call it.
+func (k *KV) All(ctx context.Context) ([]fleet.Entry, error) {
+	body, err := json.Marshal(map[string]string{"subjects_filter": fleetSubject + ">"})
+	if err != nil {
+		return nil, err
+	}
+	var r struct {
+		Error *apiError `json:"error"`
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"` // up to 100,000, of which the fleet has some hundreds
+		} `json:"state"`
+	}
+	if err := k.request(ctx, streamInfo(fleetStream), body, &r); err != nil {
+		return nil, err
+	}
+	if r.Error != nil && r.Error.Code == codeStreamNotFound {
+		return nil, &BucketError{Why: "does not exist"}
+	}
+	if r.Error != nil {
+		return nil, r.Error
+	}
+	var all []fleet.Entry
+	for subject := range r.State.Subjects {
+		e, err := k.Get(ctx, strings.TrimPrefix(subject, fleetSubject))
+		if errors.Is(err, fleet.ErrNotFound) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if e.Value != nil {
+			all = append(all, e)
+		}
+	}
+	return all, nil
 }
 
 // value is nil for a message that says that there is none any more.
@@ -218,9 +258,10 @@ func (k *KV) request(ctx context.Context, subject string, body []byte, answer an
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	ctx, named := k.conn.asking(ctx, subject)
 	m, err := k.conn.nc.RequestWithContext(ctx, subject, body)
-	if err != nil {
-		return k.conn.explain(err)
+	if err = named(err); err != nil {
+		return err
 	}
 	if err := json.Unmarshal(m.Data, answer); err != nil {
 		return fmt.Errorf("reading the answer of the JetStream API: %w", err)
@@ -239,14 +280,16 @@ func (k *KV) Put(ctx context.Context, key string, value []byte, revision uint64)
 	if !k.conn.Connected() { // nats.go would keep it until there is a connection
 		return 0, ErrNotConnected
 	}
+	ctx, named := k.conn.asking(ctx, fleetSubject+key)
 	ack, err := k.conn.js.PublishMsg(ctx, &nats.Msg{Subject: fleetSubject + key, Data: value},
 		jetstream.WithExpectLastSequencePerSubject(revision), jetstream.WithExpectStream(fleetStream))
+	err = named(err)
 	var no *jetstream.APIError
 	if errors.As(err, &no) && (no.ErrorCode == codeWrongLastSequence || no.ErrorCode == codeWrongLastSequence2) {
 		return 0, fleet.ErrConflict
 	}
 	if err != nil {
-		return 0, k.conn.explain(err)
+		return 0, err
 	}
 	return ack.Sequence, nil
 }
@@ -263,7 +306,7 @@ func (k *KV) Delete(ctx context.Context, key string) error {
 	var r struct {
 		Error *apiError `json:"error"`
 	}
-	if err := k.request(ctx, "$JS.API.STREAM.PURGE."+fleetStream, body, &r); err != nil {
+	if err := k.request(ctx, streamPurge(fleetStream), body, &r); err != nil {
 		return err
 	}
 	if r.Error != nil {
@@ -333,7 +376,7 @@ func (k *KV) tail(ctx context.Context, to string) (present uint64, err error) {
 			Consumer uint64 `json:"consumer_seq"`
 		} `json:"delivered"`
 	}
-	if err := k.request(ctx, "$JS.API.CONSUMER.CREATE."+fleetStream, body, &r); err != nil {
+	if err := k.request(ctx, tailCreate(fleetStream), body, &r); err != nil {
 		return 0, fmt.Errorf("watching the bucket %s: %w", FleetBucket, err)
 	}
 	if r.Error != nil && r.Error.Code == codeStreamNotFound {

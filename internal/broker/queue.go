@@ -164,6 +164,7 @@ func (c *Conn) ensureConsumer(ctx context.Context, cfg SubscribeConfig) (*jetstr
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	ctx, named := c.asking(ctx, consumerInfo(cfg.stream(), cfg.name()), consumerCreate(cfg.stream(), cfg.name(), cfg.subject()))
 	got, err := c.js.Consumer(ctx, cfg.stream(), cfg.name())
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		got, err = c.js.CreateConsumer(ctx, cfg.stream(), cfg.consumer())
@@ -171,13 +172,13 @@ func (c *Conn) ensureConsumer(ctx context.Context, cfg SubscribeConfig) (*jetstr
 			got, err = c.js.Consumer(ctx, cfg.stream(), cfg.name())
 		}
 	}
-	switch {
+	switch err = named(err); {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil, nil, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", cfg.stream())
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
 		return nil, nil, fmt.Errorf("the consumer %s pushes; ours pull. Delete it, and it is created again", cfg.name())
 	case err != nil:
-		return nil, nil, fmt.Errorf("preparing the consumer %s: %w", cfg.name(), c.explain(err))
+		return nil, nil, fmt.Errorf("preparing the consumer %s: %w", cfg.name(), err)
 	}
 	info := got.CachedInfo()
 	return info, consumerDifferences(info.Config, cfg.consumer()), nil

@@ -61,6 +61,7 @@ type Source struct {
 type session struct {
 	sub     *nats.Subscription
 	trouble chan error // cap 1: why it has to end
+	unwatch func()     // ends the watch for what the server forbids
 
 	// Guarded by the source's mutex.
 	asked int       // messages asked for and not here yet
@@ -179,10 +180,6 @@ type pullRequest struct {
 	Heartbeat time.Duration `json:"idle_heartbeat"`
 }
 
-func nextSubject(stream, name string) string {
-	return "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + name
-}
-
 // serve keeps a session going until the source is closed.
 func (s *Source) serve(ctx context.Context) {
 	pause := patience(longestPause)
@@ -251,6 +248,7 @@ func (s *Source) open() (*session, error) {
 		return nil, fmt.Errorf("subscribing: %w", err)
 	}
 	ses.sub = sub
+	ses.unwatch = s.conn.forbids.watch(ses.fail, nextSubject(s.cfg.stream(), s.cfg.name()))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.session = ses
@@ -302,6 +300,7 @@ func (s *Source) endSession(ses *session) (fed bool) {
 	}
 	fed = ses.fed
 	s.mu.Unlock()
+	ses.unwatch()
 	ses.leave(s.conn)
 	return fed
 }

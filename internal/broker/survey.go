@@ -29,9 +29,11 @@ func (c *Conn) Survey(ctx context.Context) (survey.Streams, error) {
 		drift[d.Stream]++
 	}
 	for _, d := range streams.Definitions() {
-		s, err := c.surveyStream(ctx, d.Name, &all)
+		asked, named := c.asking(ctx, streamInfo(d.Name), consumerList(d.Name))
+		s, err := c.surveyStream(asked, d.Name, &all)
+		err = named(err)
 		if err != nil {
-			return all, fmt.Errorf("looking at the stream %s: %w", d.Name, c.explain(err))
+			return all, fmt.Errorf("looking at the stream %s: %w", d.Name, err)
 		}
 		s.Drift = drift[d.Name]
 		all.Streams = append(all.Streams, s)

@@ -46,7 +46,7 @@ found that a person should see.`,
 		return nil
 	}
 	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), approveCommand(), paymentCommand(), paymentsCommand(), verifyCommand(),
-		breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), restoredCommand(), versionCommand())
+		breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), restoredCommand(), permsCommand(), versionCommand())
 	return cmd
 }
 
@@ -129,13 +129,17 @@ func withDatabase(cmd *cobra.Command, fn func(context.Context, *pgxpool.Pool) er
 	}
 	defer pool.Close()
 	if err := postgres.CheckSchema(cmd.Context(), pool); err != nil {
-		return err
+		return busy(err)
 	}
 	return busy(fn(cmd.Context(), pool))
 }
 
-// busy adds what the schema says to do about a lock that was not given in time.
+// busy adds what the schema says to do about a lock that was not given in time, and who gives a right that is missing.
 func busy(err error) error {
+	var denied *postgres.Denied
+	if errors.As(err, &denied) {
+		return app.Hint(err, "an administrator grants this login %s, or %s to look only; docs/permissions.md says what each may do", postgres.RoleOperator, postgres.RoleReadOnly)
+	}
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) && refusal.Code == "55P03" && refusal.Hint != "" {
 		return app.Hint(err, "%s", refusal.Hint)

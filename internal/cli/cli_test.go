@@ -2,9 +2,14 @@ package cli_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,7 +38,10 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(pgtest.With(m), map[string]func(){
-		"pollux": func() { os.Exit(app.Main(cli.Command())) },
+		"pollux":          func() { os.Exit(app.Main(cli.Command())) },
+		"pollux-consumer": func() { os.Exit(app.Main(app.ConsumerCommand())) },
+		"outbox-relay":    func() { os.Exit(app.Main(app.RelayCommand())) },
+		"webhook":         func() { os.Exit(app.Main(app.WebhookCommand())) },
 	})
 }
 
@@ -49,7 +57,9 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Values["tb"] = env.T()
 			env.Setenv("ESCAPE", escape)
-			return os.WriteFile(filepath.Join(env.WorkDir, "example.yaml"), pollux.ExampleConfig, 0o600)
+			accounts, err := os.ReadFile("../../deploy/nats/accounts.conf")
+			return errors.Join(err, os.WriteFile(filepath.Join(env.WorkDir, "example.yaml"), pollux.ExampleConfig, 0o600),
+				os.WriteFile(filepath.Join(env.WorkDir, "example-accounts.conf"), accounts, 0o600))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":     exits,
@@ -66,6 +76,10 @@ func TestScripts(t *testing.T) {
 			"stream":    makeStream,
 			"silent":    silentServer,
 			"psp":       startPSP,
+			"logins":    makeLogins,
+			"guarded":   guardedBroker,
+			"free":      freeAddress,
+			"notify":    notify,
 			"isjson":    isJSON,
 			"plain":     plain,
 		},
@@ -243,6 +257,74 @@ func startBroker(ts *testscript.TestScript, _ bool, args []string) {
 	s := natstest.Start(tb(ts), o)
 	ts.Setenv("NATS_URL", s.URL())
 	ts.Setenv("POLLUX_NATS__URLS", s.URL())
+}
+
+// logins: a login for each role, whose URL is in RELAY_DB, CONSUMER_DB and so on. They may not make roles.
+func makeLogins(ts *testscript.TestScript, _ bool, _ []string) {
+	admin := ts.Getenv("DATABASE_URL")
+	for _, role := range postgres.Roles {
+		name := "login_" + strings.ToLower(rand.Text())
+		within(ts, func(ctx context.Context) error {
+			return execute(ctx, admin, fmt.Sprintf("create role %s login password 'of a test' in role %s", name, role))
+		})
+		ts.Defer(func() {
+			within(ts, func(ctx context.Context) error { return execute(ctx, admin, "drop role "+name) })
+		})
+		u, err := url.Parse(admin)
+		ts.Check(err)
+		u.User = url.UserPassword(name, "of a test")
+		ts.Setenv(strings.ToUpper(strings.TrimPrefix(string(role), "pollux_"))+"_DB", u.String())
+	}
+}
+
+// guarded ACCOUNTS ENVIRONMENT: a NATS server with these accounts, whose variables are lines of the environment, and its URL in NATS_URL.
+func guardedBroker(ts *testscript.TestScript, _ bool, args []string) {
+	accounts := ts.ReadFile(args[0])
+	for line := range strings.Lines(ts.ReadFile(args[1])) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		accounts = strings.ReplaceAll(accounts, "$"+name, value)
+	}
+	s := natstest.Start(tb(ts), natstest.Options{Accounts: accounts})
+	ts.Setenv("NATS_URL", s.URL())
+	ts.Setenv("POLLUX_NATS__URLS", s.URL())
+}
+
+// free NAME: a loopback address that nobody listens on.
+func freeAddress(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	defer l.Close()
+	ts.Setenv(args[0], l.Addr().String())
+}
+
+// notify ADDRESS KEY BODY: sends a signed notification of the gateway acme until it is taken.
+func notify(ts *testscript.TestScript, _ bool, args []string) {
+	h := hmac.New(sha256.New, []byte(args[1]))
+	_, _ = io.WriteString(h, args[2])
+	within(ts, func(ctx context.Context) error {
+		look := time.NewTicker(50 * time.Millisecond)
+		defer look.Stop()
+		for {
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+args[0]+"/webhooks/acme", strings.NewReader(args[2]))
+			if err != nil {
+				return err
+			}
+			r.Header.Set("X-Signature", hex.EncodeToString(h.Sum(nil)))
+			a, err := http.DefaultClient.Do(r)
+			if err == nil {
+				a.Body.Close()
+				if a.StatusCode == http.StatusOK {
+					return nil
+				}
+				return fmt.Errorf("the notification is answered %d", a.StatusCode)
+			}
+			select {
+			case <-look.C:
+			case <-ctx.Done():
+				return err
+			}
+		}
+	})
 }
 
 func withJetStream(ts *testscript.TestScript, do func(context.Context, jetstream.JetStream) error) {

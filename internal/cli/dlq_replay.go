@@ -262,7 +262,7 @@ func replayError(err error, id int64) error {
 	switch {
 	case errors.Is(err, deadletter.ErrNoReplay):
 		return app.Hint(fmt.Errorf("%w: %d", deadletter.ErrNoReplay, id), "pollux dlq status lists them")
-	case errors.Is(err, deadletter.ErrSamePerson):
+	case errors.Is(err, deadletter.ErrSamePerson), errors.Is(err, deadletter.ErrSameLogin):
 		return app.Hint(err, "somebody else runs: pollux approve %d --reason WHY", id)
 	case errors.As(err, &state):
 		return app.Hint(err, "pollux dlq status %d says how far it has come", id)

@@ -2,13 +2,16 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pollux/internal/app"
 	"pollux/internal/postgres"
+	"pollux/internal/terminal"
 )
 
 // migration is a step of the schema as -o json shows it.
@@ -44,16 +47,27 @@ func migrateCommand() *cobra.Command {
 func migrateUp() *cobra.Command {
 	return &cobra.Command{
 		Use: "up", Short: "Brings the schema to this build's version", Args: app.NoArgs,
-		Long: `up applies what is missing, under a lock: several at once take turns. One that is up to date changes nothing.`,
+		Long: `up applies what is missing, under a lock: several at once take turns. One that is up to date changes nothing.
+
+Then it gives the roles of the programs (pollux_relay, pollux_consumer, …) exactly the rights that this build needs, and makes those that do not exist, where this login may. Where it may not,
+it says so on standard error, and all goes on: one login may do everything.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withSchema(cmd, func(ctx context.Context, url string) error {
 				steps, err := postgres.Migrate(ctx, url)
 				if err != nil {
 					return err
 				}
+				granted, err := postgres.Grant(ctx, url)
+				if err != nil {
+					return err
+				}
+				noteGranted(cmd.ErrOrStderr(), granted)
 				return show(cmd, migrationsOf(steps), func(w io.Writer) {
 					for _, s := range steps {
 						row(w, "applied", s.Version, s.Name)
+					}
+					if len(granted.Changed) > 0 {
+						row(w, "granted", "-", joinRoles(granted.Changed))
 					}
 					if len(steps) == 0 {
 						row(w, "the schema is up to date")
@@ -62,6 +76,25 @@ func migrateUp() *cobra.Command {
 			})
 		},
 	}
+}
+
+// noteGranted says what an administrator has to do.
+func noteGranted(w io.Writer, g postgres.Granted) {
+	if len(g.Missing) > 0 {
+		fmt.Fprintf(w, "there is no role %s, and this login may not make any; where each program is to have a login of its own, an administrator runs the beginning of: pollux perms print postgres, and then\n"+
+			"pollux migrate up is run again. Until then one login does everything\n", joinRoles(g.Missing))
+	}
+	if g.Owner != "" {
+		fmt.Fprintf(w, "no rights were granted: the schema belongs to %s, who runs pollux migrate up\n", terminal.Line(g.Owner))
+	}
+}
+
+func joinRoles(roles []postgres.Role) string {
+	names := make([]string, len(roles))
+	for i, r := range roles {
+		names[i] = string(r)
+	}
+	return strings.Join(names, ", ")
 }
 
 func migrateStatus() *cobra.Command {

@@ -51,7 +51,7 @@ func printReplay(w io.Writer, r deadletter.Replay, left []deadletter.Item) {
 	}
 	row(w, "made", fmt.Sprintf("%s, by %s: %s", when(r.CreatedAt), r.CreatedBy, r.Reason))
 	if r.ApprovedAt != nil {
-		row(w, "approved", fmt.Sprintf("%s, by %s", when(*r.ApprovedAt), r.ApprovedBy))
+		row(w, "approved", fmt.Sprintf("%s, by %s", when(*r.ApprovedAt), approver(r)))
 	}
 	if r.DrivenAt != nil {
 		row(w, "released last", fmt.Sprintf("%s, by %s", when(*r.DrivenAt), r.Driver))
@@ -158,4 +158,15 @@ func progressLine(p deadletter.Progress, speed float64) string {
 		parts = append(parts, "about "+deadletter.Takes(int(c.Chosen), p.Rate).Round(time.Second).String()+" left")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// approver is who approved a replay, by name and by login: two names with one login may be one person.
+func approver(r deadletter.Replay) string {
+	switch r.ApprovedLogin {
+	case "":
+		return r.ApprovedBy
+	case r.Login:
+		return fmt.Sprintf("%s, with the login that asked for it, %s", r.ApprovedBy, r.Login)
+	}
+	return fmt.Sprintf("%s, login %s", r.ApprovedBy, r.ApprovedLogin)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -13,6 +14,7 @@ import (
 	"pollux/internal/app"
 	"pollux/internal/broker"
 	"pollux/internal/config"
+	"pollux/internal/message"
 )
 
 // difference is something that is not as it was declared, as -o json shows it.
@@ -58,11 +60,15 @@ func streamsDiff(replicas *int) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				readers, err := conn.MissingReaders(ctx, o.Readers)
+				if err != nil {
+					return err
+				}
 				bucket, err := bucketDifference(ctx, conn)
 				if err != nil {
 					return err
 				}
-				diffs := append(differencesOf(found), bucket...)
+				diffs := append(differencesOf(append(found, readers...)), bucket...)
 				err = show(cmd, diffs, func(w io.Writer) { printDifferences(w, diffs) })
 				if err == nil && len(diffs) > 0 {
 					return app.ErrFindings
@@ -79,7 +85,7 @@ func streamsApply(replicas *int) *cobra.Command {
 		Long: `apply creates missing streams and changes what differs. What a running system cannot bear, a change that would throw away messages or needs a stream
 to be made anew, it refuses: then nothing is changed at all, and it says what to do. What is as it should be is not touched.
 
-It also makes the bucket in which the fleet keeps what it agrees on. Consumers are made by the services when they start; apply changes those that exist and differ from the configuration.`,
+It also makes the bucket in which the fleet keeps what it agrees on, and the durable consumers of the services in nats.readers. Other consumers are made by the services when they start; apply changes those that exist and differ from the configuration.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withBroker(cmd, *replicas, func(ctx context.Context, conn *broker.Conn, o broker.Options) error {
 				found, err := conn.Apply(ctx, o)
@@ -93,7 +99,11 @@ It also makes the bucket in which the fleet keeps what it agrees on. Consumers a
 				if err := conn.EnsureKV(ctx, o.Replicas); err != nil {
 					return err
 				}
-				done := append(differencesOf(found), bucket...)
+				readers, err := conn.EnsureReaders(ctx, o.Readers)
+				if err != nil {
+					return err
+				}
+				done := append(differencesOf(append(found, readers...)), bucket...)
 				return show(cmd, done, func(w io.Writer) { printApplied(w, done) })
 			})
 		},
@@ -158,6 +168,14 @@ func orNotSet(s string) string {
 // patience is how long a command waits for NATS.
 const patience = 5 * time.Second
 
+// userOf is the user of NATS that a command is for.
+func userOf(cmd *cobra.Command) string {
+	if strings.HasSuffix(cmd.CommandPath(), " streams apply") {
+		return message.UserMigrator
+	}
+	return message.UserOperator
+}
+
 func withBroker(cmd *cobra.Command, replicas int, fn func(context.Context, *broker.Conn, broker.Options) error) error {
 	switch replicas {
 	case 0, 1, 3, 5:
@@ -170,12 +188,16 @@ func withBroker(cmd *cobra.Command, replicas int, fn func(context.Context, *brok
 	}
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), patience, fmt.Errorf("no connection within %s", patience))
 	defer cancel()
-	conn, err := app.Dial(ctx, cfg, "pollux-cli")
+	conn, err := app.Dial(ctx, cfg, "pollux-"+userOf(cmd))
+	var forbidden *broker.PermissionError
+	if errors.As(err, &forbidden) {
+		return err
+	}
 	if err != nil {
 		return app.Hint(err, "does NATS run there? nats.urls says where, and user, nkey_file or credentials_file who we are")
 	}
 	defer conn.Close()
-	err = fn(cmd.Context(), conn, broker.Options{Replicas: replicas, Consumers: app.Subscriptions(cfg)})
+	err = fn(cmd.Context(), conn, broker.Options{Replicas: replicas, Consumers: app.Subscriptions(cfg), Readers: cfg.NATS.Readers})
 	if errors.Is(err, nats.ErrNoResponders) {
 		return app.Hint(err, "this NATS server runs without JetStream: start it with --jetstream and a --store_dir")
 	}

@@ -126,6 +126,11 @@ func (v *verifier) broker(n *NATS) {
 	if strings.ContainsAny(n.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(n.InboxPrefix, ".") {
 		v.refuse(keys("nats.inbox_prefix"), "not the beginning of a subject; write one such as _INBOX_pollux, without wildcards and blanks")
 	}
+	for i, name := range n.Readers {
+		if !message.ValidReader(name) || slices.Contains(n.Readers[:i], name) {
+			v.refuse(keys("nats.readers"), "%.40q; write names of your services, each once, of a-z, 0-9 and _, other than those of Pollux's own users (%s)", name, strings.Join(message.Users, ", "))
+		}
+	}
 	if v.skips(SkipBroker) {
 		return
 	}

@@ -201,30 +201,32 @@ func (o Order) Text() string {
 
 // Replay is a replay as it stands.
 type Replay struct {
-	ID         int64            `json:"id"`
-	RequestID  string           `json:"request_id"`
-	Selection  string           `json:"selection"`
-	Reason     string           `json:"reason"`
-	State      string           `json:"state"`
-	Why        string           `json:"why"` // it is stopped, or waits; kept when it is ended then
-	Letters    int              `json:"letters"`
-	Money      map[string]int64 `json:"money"` // minor units by currency
-	Gateways   []string         `json:"gateways"`
-	Checksum   string           `json:"checksum"` // of letters, payments and amounts, in the order of the replay
-	Rate       float64          `json:"rate"`     // payments a second
-	Priority   Priority         `json:"priority"`
-	Stage      int              `json:"stage"`
-	CreatedAt  time.Time        `json:"created_at"`
-	CreatedBy  string           `json:"created_by"`
-	Login      string           `json:"login"`
-	ApprovedBy string           `json:"approved_by"`
-	ApprovedAt *time.Time       `json:"approved_at"`
-	EndedAt    *time.Time       `json:"ended_at"`
-	EndedBy    string           `json:"ended_by"`  // who cancelled or undid it
-	EndedWhy   string           `json:"ended_why"` // and why
-	Driver     string           `json:"driver"`    // who released the last one
-	DrivenAt   *time.Time       `json:"driven_at"`
-	Counts     Counts           `json:"counts"`
+	ID            int64            `json:"id"`
+	RequestID     string           `json:"request_id"`
+	Selection     string           `json:"selection"`
+	Reason        string           `json:"reason"`
+	State         string           `json:"state"`
+	Why           string           `json:"why"` // it is stopped, or waits; kept when it is ended then
+	Letters       int              `json:"letters"`
+	Money         map[string]int64 `json:"money"` // minor units by currency
+	Gateways      []string         `json:"gateways"`
+	Checksum      string           `json:"checksum"` // of letters, payments and amounts, in the order of the replay
+	Rate          float64          `json:"rate"`     // payments a second
+	Priority      Priority         `json:"priority"`
+	Stage         int              `json:"stage"`
+	CreatedAt     time.Time        `json:"created_at"`
+	CreatedBy     string           `json:"created_by"`
+	Login         string           `json:"login"`
+	Mine          bool             `json:"-"` // the login that reads asked for it, and is not that of the schema's owner
+	ApprovedBy    string           `json:"approved_by"`
+	ApprovedLogin string           `json:"approved_login"`
+	ApprovedAt    *time.Time       `json:"approved_at"`
+	EndedAt       *time.Time       `json:"ended_at"`
+	EndedBy       string           `json:"ended_by"`  // who cancelled or undid it
+	EndedWhy      string           `json:"ended_why"` // and why
+	Driver        string           `json:"driver"`    // who released the last one
+	DrivenAt      *time.Time       `json:"driven_at"`
+	Counts        Counts           `json:"counts"`
 }
 
 // Counts are the letters of a replay by what became of them.
@@ -306,6 +308,7 @@ var (
 	ErrNothing    = errors.New("nothing matches")
 	ErrOther      = errors.New("this request id was used for another replay")
 	ErrSamePerson = errors.New("whoever asked for a replay cannot approve it")
+	ErrSameLogin  = errors.New("the login that asked for a replay cannot approve it, whatever name it gives")
 )
 
 // StateError is the error of a verb that a replay's state does not allow.

@@ -224,6 +224,20 @@ func (l *line) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
+func (l *line) All(ctx context.Context) (all []fleet.Entry, err error) {
+	if err := l.travel(ctx); err != nil {
+		return nil, err
+	}
+	l.store.mu.Lock()
+	defer l.store.mu.Unlock()
+	for _, e := range l.store.entries {
+		if e.Value != nil {
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}
+
 func (l *line) Watch(ctx context.Context, see func(fleet.Entry)) error {
 	s := l.store
 	s.mu.Lock()

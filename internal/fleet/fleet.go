@@ -27,6 +27,8 @@ type KV interface {
 	Put(ctx context.Context, key string, value []byte, revision uint64) (uint64, error)
 	// Delete removes a record, if there is one. Watchers may not hear of it.
 	Delete(ctx context.Context, key string) error
+	// All returns every record as it is now, in no order, for somebody who looks once.
+	All(ctx context.Context) ([]Entry, error)
 	// Watch hands every record to see, then the zero Entry once, then every change as it is made; of several changes to a record the last is
 	// enough. It calls see from one goroutine. It returns when ctx ends, and also when the store cannot be reached, when a change may have been
 	// missed, or when revisions begin anew because the store was lost and made again. Then it is to be called again.

@@ -21,6 +21,9 @@ const (
 	beatPrefix    = "beat."
 )
 
+// BreakerKeys is what the keys of breakers begin with: all that operators change.
+const BreakerKeys = breakerPrefix
+
 // Target is an account of a gateway. The empty account is the gateway's default one.
 type Target struct {
 	Gateway string

@@ -74,9 +74,9 @@ type Record struct {
 // List returns all accounts of which the fleet keeps a record, in order: those whose breaker ever opened, and those of whose limit the
 // gateway ever complained.
 func List(ctx context.Context, kv KV) ([]Record, error) {
-	entries, err := all(ctx, kv)
+	entries, err := kv.All(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("reading the records of the fleet: %w", err)
 	}
 	found := map[Target]Record{}
 	at := func(t Target) Record {
@@ -105,27 +105,4 @@ func List(ctx context.Context, kv KV) ([]Record, error) {
 		return strings.Compare(a.Gateway+"\x00"+a.Account, b.Gateway+"\x00"+b.Account)
 	})
 	return records, nil
-}
-
-// all are the records that there are.
-func all(ctx context.Context, kv KV) (map[string]Entry, error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	entries, complete := map[string]Entry{}, false
-	err := kv.Watch(ctx, func(e Entry) {
-		switch {
-		case complete:
-		case e.Key == "":
-			complete = true
-			stop()
-		case e.Value == nil:
-			delete(entries, e.Key)
-		default:
-			entries[e.Key] = e
-		}
-	})
-	if !complete {
-		return nil, fmt.Errorf("reading the records of the fleet: %w", err)
-	}
-	return entries, nil
 }

@@ -182,3 +182,40 @@ func flip(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 }
+
+// Who may make a consumer says where its messages are delivered, to any subject that somebody reads by exactly that name, and the server asks nobody whether the maker may send there. So
+// users who need not make consumers may not (broker.Users).
+func TestWhoMayMakeAConsumerMaySendWhatIsInItsStreamToWhoeverListens(t *testing.T) {
+	s := natstest.Start(t, natstest.Options{NoStreams: true, Configure: func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "maker", Password: "m", Permissions: &server.Permissions{
+			Publish:   &server.SubjectPermission{Allow: []string{"$JS.API.CONSUMER.CREATE.FROM.c"}},
+			Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
+		}}}
+		o.NoAuthUser = "admin"
+	}})
+	admin, err := jetstream.New(s.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FROM", Subjects: []string{"from.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	listener := s.Connect()
+	heard, err := listener.SubscribeSync("_INBOX_another.x")
+	if err := errors.Join(err, listener.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.Publish(t.Context(), "from.x", []byte("forged")); err != nil {
+		t.Fatal(err)
+	}
+	maker := s.Connect(nats.UserInfo("maker", "m"))
+	body := []byte(`{"stream_name": "FROM", "config": {"durable_name": "c", "name": "c", "deliver_subject": "_INBOX_another.x", "deliver_policy": "all", "ack_policy": "none"}}`)
+	answer, err := maker.RequestWithContext(t.Context(), "$JS.API.CONSUMER.CREATE.FROM.c", body)
+	if err != nil || strings.Contains(string(answer.Data), `"error"`) {
+		t.Fatalf("%v, %s", err, answer.Data)
+	}
+	m, err := heard.NextMsg(30 * time.Second)
+	if err != nil || string(m.Data) != "forged" {
+		t.Errorf("%v, %v; users may make consumers, then", m, err)
+	}
+}

@@ -4,6 +4,8 @@ package natstest
 import (
 	"context"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -24,7 +26,10 @@ type Options struct {
 	InProcess  bool // no port: for a synctest bubble, where sockets would stop virtual time
 	SyncAlways bool // sync the disk before each acknowledgement
 	NoStreams  bool // start empty
-	Configure  func(*server.Options)
+	// Accounts is the part of a server's configuration that has its accounts, as `pollux perms print nats` prints it, with all variables in it. A server with accounts has no streams:
+	// who may make them does.
+	Accounts  string
+	Configure func(*server.Options)
 }
 
 // Server is a JetStream server that ends with its test.
@@ -43,14 +48,35 @@ func New(t testing.TB) *Server {
 // Start starts a server.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
+	configure := o.Configure
+	if o.Accounts != "" {
+		configure = withAccounts(t, o.Accounts)
+	}
 	s := On(t, natsembed.Options{
-		StoreDir: t.TempDir(), InProcess: o.InProcess, SyncAlways: o.SyncAlways, Configure: o.Configure,
+		StoreDir: t.TempDir(), InProcess: o.InProcess, SyncAlways: o.SyncAlways, Configure: configure,
 	})
 	s.memory = o.Memory
-	if !o.NoStreams {
+	if !o.NoStreams && o.Accounts == "" {
 		s.ApplyStreams()
 	}
 	return s
+}
+
+// withAccounts reads accounts with the server's own parser.
+func withAccounts(t testing.TB, text string) func(*server.Options) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "accounts.conf")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(o *server.Options) {
+		read, err := server.ProcessConfigFile(file)
+		if err != nil {
+			t.Errorf("reading the accounts: %v", err)
+			return
+		}
+		o.Accounts, o.Users, o.Nkeys = read.Accounts, read.Users, read.Nkeys
+	}
 }
 
 // On starts a server on a store that exists, as it is.

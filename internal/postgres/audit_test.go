@@ -5,9 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -17,10 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pollux/internal/audit"
-	"pollux/internal/consumer"
-	"pollux/internal/deadletter"
-	"pollux/internal/payment"
-	"pollux/internal/redelivery"
 )
 
 // acted is an act of a test.
@@ -280,71 +273,6 @@ func TestAStrangerForgesNoRowsAndStopsNobody(t *testing.T) {
 	}
 	r.exec(t, `alter function pollux.audit set lock_timeout = '5s'`)
 	r.audit(t, acted("payment.hold", "", audit.Change{Target: audit.Payment(1)}))
-}
-
-// The rights that docs/audit.md grants are those that are needed.
-func TestTheGrantsOfTheDocumentationAreEnough(t *testing.T) {
-	r := newRecord(t)
-	page, err := os.ReadFile("../../docs/audit.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, grants, _ := strings.Cut(string(page), "```sql\n-- a payment service")
-	grants, _, found := strings.Cut(grants, "```")
-	if !found {
-		t.Fatal("docs/audit.md has no grants")
-	}
-	suffix := "_" + strings.ToLower(rand.Text())
-	roles := []string{"shop", "services", "operators"}
-	for _, role := range roles {
-		r.exec(t, "create role "+role+suffix)
-		grants = regexp.MustCompile(`(?m)^(grant|revoke) (.*)\b`+role+`\b`).ReplaceAllString(grants, "$1 ${2}"+role+suffix)
-	}
-	grants = strings.ReplaceAll(grants, "grant services to", "grant services"+suffix+" to")
-	t.Cleanup(func() {
-		for _, role := range roles {
-			for _, sql := range []string{"drop owned by ", "drop role "} {
-				if _, err := r.pool.Exec(context.WithoutCancel(t.Context()), sql+role+suffix); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	})
-	if _, err := r.pool.Exec(t.Context(), "-- a payment service"+grants); err != nil {
-		t.Fatalf("%v\n%s", err, grants)
-	}
-	as := func(role string) *record {
-		u, err := url.Parse(r.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := u.Query()
-		q.Set("role", role+suffix)
-		u.RawQuery = q.Encode()
-		return openRecord(t, u.String())
-	}
-	as("shop").track(t, "p", 3)
-	services := as("services")
-	jobs := r.claim(t, 2, time.Minute) // the relay is the owner
-	rows := services.read(t, jobs)
-	d, a := resolve(payment.Succeeded)
-	dead, b := stillPending(redelivery.DeadLetter, 0)
-	if _, err := services.jobs.Write(t.Context(), []consumer.Result{result(jobs[0], rows[0], d, a), result(jobs[1], rows[1], dead, b)}, "w", time.Minute); err != nil {
-		t.Error(err)
-	}
-	services.take(t, arrival("e1", "p2", payment.Failed))
-	if err := NewAudit(services.pool).Record(t.Context(), acted("payment.force", "", audit.Change{Target: audit.Payment(1)})); !denied(err) {
-		t.Errorf("a service wrote to the audit log: %v", err)
-	}
-	operators := as("operators")
-	letter := query[int64](t, r, `select id from pollux.dead_letters where not review`)
-	if o, err := operators.letters.Change(t.Context(), deadletter.Selection{IDs: []int64{letter}}, deadletter.Change{Verb: deadletter.Park, Note: "x"}, By{Reason: "x", Actor: audit.Actor{Name: "ada", Origin: "o"}}); err != nil || len(o.Changed) != 1 {
-		t.Errorf("%v, %+v", err, o)
-	}
-	if log := operators.auditLog(t); len(log) != 1 || log[0].Action != "dlq.park" {
-		t.Errorf("%+v", log)
-	}
-	requireSound(t, r)
 }
 
 func TestAnActDoesNotWaitForEverForTheLog(t *testing.T) {

@@ -226,8 +226,13 @@ func migrating(ctx context.Context, url string, fn func(*goose.Provider) error) 
 	return fn(p)
 }
 
-// makeSchema makes the schema in which goose keeps its version. Two at once may both find it missing.
+// makeSchema makes the schema in which goose keeps its version, unless an administrator has: to ask for it again would need the right to make schemas. Two at once may both find it
+// missing.
 func makeSchema(ctx context.Context, db *sql.DB) error {
+	var there bool
+	if err := db.QueryRowContext(ctx, `select to_regnamespace('pollux') is not null`).Scan(&there); err != nil || there {
+		return err
+	}
 	const schema = `create schema if not exists pollux`
 	if _, err := db.ExecContext(ctx, schema); err == nil {
 		return nil

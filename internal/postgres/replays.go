@@ -87,7 +87,7 @@ func (s *Replays) Create(ctx context.Context, o deadletter.Order, by By) (r dead
 	err = again(ctx, s.pool, func(tx pgx.Tx) error {
 		empty = nil
 		// One selection after the other: what one has chosen the next one sees.
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('pollux.replays', 0))`); err != nil {
+		if _, err := tx.Exec(ctx, `select from pollux.replay_turn for update`); err != nil {
 			return err
 		}
 		var err error
@@ -411,11 +411,12 @@ func missing(p *deadletter.Preview, o deadletter.Order, n int) {
 
 const replayColumns = `
 	r.id, r.request_id, r.selection, r.reason, r.state, r.why, r.letters, r.money, r.gateways, r.checksum, r.rate, r.priority, r.stage, r.created_at,
-	r.created_by, r.login, coalesce(r.approved_by, ''), r.approved_at, r.ended_at, r.ended_by, r.ended_why, r.driver, r.driven_at`
+	r.created_by, r.login, r.login = session_user and not pg_has_role(session_user, (select c.relowner from pg_catalog.pg_class c where c.oid = 'pollux.replays'::regclass), 'usage'),
+	coalesce(r.approved_by, ''), coalesce(r.approved_login, ''), r.approved_at, r.ended_at, r.ended_by, r.ended_why, r.driver, r.driven_at`
 
 func replayFields(r *deadletter.Replay) []any {
 	return []any{&r.ID, &r.RequestID, &r.Selection, &r.Reason, &r.State, &r.Why, &r.Letters, &r.Money, &r.Gateways, &r.Checksum, &r.Rate, &r.Priority, &r.Stage,
-		&r.CreatedAt, &r.CreatedBy, &r.Login, &r.ApprovedBy, &r.ApprovedAt, &r.EndedAt, &r.EndedBy, &r.EndedWhy, &r.Driver, &r.DrivenAt}
+		&r.CreatedAt, &r.CreatedBy, &r.Login, &r.Mine, &r.ApprovedBy, &r.ApprovedLogin, &r.ApprovedAt, &r.EndedAt, &r.EndedBy, &r.EndedWhy, &r.Driver, &r.DrivenAt}
 }
 
 // readReplay reads a replay with its counts. where is a condition on r whose only argument is $1.
@@ -597,19 +598,22 @@ func (t turn) refusal(r deadletter.Replay) error {
 	return &deadletter.StateError{ID: r.ID, State: r.State, Verb: t.done}
 }
 
-// samePerson reports whether two names are spelled alike but for capitals and blanks. Logins are not compared: a team may have one for all, and then nobody could
-// approve anything. The audit log has them.
+// samePerson reports whether two names are spelled alike but for capitals and blanks.
 func samePerson(a, b string) bool {
 	return strings.EqualFold(strings.Join(strings.Fields(a), " "), strings.Join(strings.Fields(b), " "))
 }
 
-// Approve lets a replay begin that waits for a second person. It returns deadletter.ErrSamePerson to whoever asked for it.
+// Approve lets a replay begin that waits for a second person. It returns deadletter.ErrSamePerson to whoever asked for it, by name, and deadletter.ErrSameLogin to the login that did,
+// unless that owns the schema: then everybody may have it, and names are all there is.
 func (s *Replays) Approve(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
 	return s.turn(ctx, id, by, turn{
 		verb: "approve", done: "approved", from: []string{deadletter.AwaitingApproval},
 		refuses: func(r deadletter.Replay) error {
-			if samePerson(r.CreatedBy, by.Name) {
+			switch {
+			case samePerson(r.CreatedBy, by.Name):
 				return deadletter.ErrSamePerson
+			case r.Mine:
+				return deadletter.ErrSameLogin
 			}
 			return nil
 		},

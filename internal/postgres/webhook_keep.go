@@ -122,13 +122,17 @@ func (s *Webhooks) Quiet(ctx context.Context, gateways []string, after time.Dura
 func (s *Webhooks) Alone(ctx context.Context, gateway string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, fetchPatience, errors.New("the gateway did not list its events in time"))
 	defer cancel()
+	// By itself: whoever meets a row that is being inserted waits for its transaction.
+	if _, err := s.pool.Exec(ctx, `insert into pollux.fetch_turns (gateway) values ($1) on conflict (gateway) do nothing`, gateway); err != nil {
+		return describe("taking turns", err)
+	}
 	tx, err := s.pool.Begin(ctx)
 	if err != nil {
 		return describe("taking turns", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing was written
-	var mine bool
-	if err := tx.QueryRow(ctx, `select pg_try_advisory_xact_lock(hashtext('pollux.webhook_events'), hashtext($1))`, gateway).Scan(&mine); err != nil || !mine {
+	mine, err := tx.Exec(ctx, `select from pollux.fetch_turns where gateway = $1 for update skip locked`, gateway)
+	if err != nil || mine.RowsAffected() == 0 {
 		return describe("taking turns", err)
 	}
 	return do(ctx)

@@ -10,8 +10,6 @@
 
 -- +goose Up
 
-create schema if not exists pollux;
-
 comment on schema pollux is 'Pollux: pending payments on their way to a final status';
 
 -- ------------------------------------------------------------------------------------------------ payments

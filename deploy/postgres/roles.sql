@@ -1,0 +1,26 @@
+-- The group roles of Pollux, and the place of its schema. Run once by whoever may create roles, in the database of the payments:
+--
+--   psql -d payments -f roles.sql
+--
+-- The roles are those that `pollux perms print postgres` begins with. They cannot log in and hold no rights yet: `pollux migrate up` grants those.
+
+do $$
+declare
+  role text;
+begin
+  foreach role in array array['pollux_migrator', 'pollux_relay', 'pollux_consumer', 'pollux_webhook', 'pollux_operator', 'pollux_readonly', 'pollux_tracker'] loop
+    if not exists (select from pg_roles where rolname = role) then
+      execute format('create role %I nologin', role);
+    end if;
+  end loop;
+  begin
+    grant pg_read_all_stats to pollux_relay, pollux_operator, pollux_readonly;
+  exception when insufficient_privilege then
+    raise notice 'a superuser may let them see whose transactions are old: grant pg_read_all_stats to pollux_relay, pollux_operator, pollux_readonly';
+  end;
+end $$;
+
+create schema if not exists pollux authorization pollux_migrator;
+
+-- Where Pollux ran with one login before, that login's objects change hands:
+--   reassign owned by the_login to pollux_migrator;

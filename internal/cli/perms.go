@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nats-io/nkeys"
+	"github.com/spf13/cobra"
+
+	"pollux/internal/app"
+	"pollux/internal/broker"
+	"pollux/internal/config"
+	"pollux/internal/postgres"
+	"pollux/internal/terminal"
+)
+
+func permsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "perms", Short: "Prints the rights that each program needs, for NATS and for PostgreSQL",
+		Long: `perms prints what gives each program, and each kind of person, the least that they need. It asks neither server; docs/permissions.md says who may do what, and why.`,
+	}
+	cmd.AddCommand(permsPrint(), permsKeys())
+	return cmd
+}
+
+func permsPrint() *cobra.Command {
+	auth := string(broker.NKey)
+	cmd := &cobra.Command{
+		Use: "print [nats|postgres]", Short: "Prints the users and permissions of a NATS account, or the roles and grants of PostgreSQL",
+		Long: `print nats prints the account of a nats-server configuration with a user for each program that speaks with NATS, and for each service in nats.readers. What each may publish and
+read is derived from the configured gateways and lanes: print it again, and have the server reload it, when those change. The users' public nkeys, or their passwords, are variables of
+the server's environment, POLLUX_RELAY_NKEY and so on; pollux perms keys makes them. With -o json it is for nsc, or for other programs.
+
+print postgres prints SQL: first the roles, which whoever may create roles makes once for a cluster, then their grants, which the owner of the schema runs. pollux migrate up does both
+as far as it may.`,
+		Args: onePart,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if auth != string(broker.NKey) && auth != string(broker.Password) {
+				return app.Usage("--auth %q: %s or %s", auth, broker.NKey, broker.Password)
+			}
+			if len(args) == 1 && args[0] == "postgres" {
+				return printGrants(cmd)
+			}
+			return printUsers(cmd, broker.Auth(auth))
+		},
+	}
+	cmd.Flags().StringVar(&auth, "auth", auth, "how users of NATS prove who they are: nkey or password")
+	return cmd
+}
+
+func onePart(_ *cobra.Command, args []string) error {
+	if len(args) > 1 || len(args) == 1 && args[0] != "nats" && args[0] != "postgres" {
+		return fmt.Errorf("%q: nats or postgres", strings.Join(args, " "))
+	}
+	return nil
+}
+
+func printUsers(cmd *cobra.Command, auth broker.Auth) error {
+	cfg, err := load(cmd, config.SkipDatabase|config.SkipBroker)
+	if err != nil {
+		return err
+	}
+	if len(cfg.Gateways) == 0 {
+		return app.NotTried(app.Hint(errors.New("no gateway is configured: nobody could publish a poll"), "the configuration of the relay and the consumers has them; --config says which it is"))
+	}
+	users := broker.Users(app.Access(cfg))
+	if output(cmd) == "json" {
+		return terminal.JSON(cmd.OutOrStdout(), struct {
+			Account string        `json:"account"`
+			Users   []broker.User `json:"users"`
+		}{broker.Account, users})
+	}
+	w := cmd.OutOrStdout()
+	fmt.Fprintf(w, "# Made by: pollux perms print nats. Included by the configuration of nats-server (include ./accounts.conf), whose environment has the variables.\n\n%s", broker.Conf(users, auth))
+	return nil
+}
+
+// grantsOf are a role's rights as -o json shows them.
+type grantsOf struct {
+	Role   postgres.Role `json:"role"`
+	Does   string        `json:"does"`
+	Rights []string      `json:"rights"`
+	SQL    []string      `json:"sql"`
+}
+
+func printGrants(cmd *cobra.Command) error {
+	all := make([]grantsOf, len(postgres.Roles))
+	for i, r := range postgres.Roles {
+		all[i] = grantsOf{r, r.Does(), r.Rights(), orEmpty(r.GrantSQL())}
+	}
+	if output(cmd) == "json" {
+		return terminal.JSON(cmd.OutOrStdout(), struct {
+			RolesSQL string     `json:"roles_sql"`
+			Roles    []grantsOf `json:"roles"`
+		}{postgres.RolesSQL(), all})
+	}
+	w := cmd.OutOrStdout()
+	fmt.Fprintf(w, "-- Made by: pollux perms print postgres.\n\n-- Once for a cluster, by whoever may create roles:\n\n%s\n-- In each database, by the owner of the schema pollux; pollux migrate up does the same:\n\nbegin;\n", postgres.RolesSQL())
+	for _, g := range all {
+		if len(g.SQL) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n-- %s\n", g.Does)
+		for _, s := range g.SQL {
+			fmt.Fprintf(w, "%s;\n", s)
+		}
+	}
+	fmt.Fprint(w, "\ncommit;\n")
+	return nil
+}
+
+// madeKey is a user's key as -o json shows it.
+type madeKey struct {
+	User     string `json:"user"`
+	Variable string `json:"variable"`
+	Public   string `json:"public_nkey"`
+	File     string `json:"nkey_file"`
+	Made     bool   `json:"made"` // false: it was there
+}
+
+func permsKeys() *cobra.Command {
+	return &cobra.Command{
+		Use: "keys FOLDER", Short: "Makes an nkey for each user of NATS, and prints the variables of the server's environment",
+		Long: `keys writes FOLDER/USER.nk, the seed of an nkey, for each user of pollux perms print nats, readable by its owner alone: it is the program's nats.nkey_file. It prints the public keys as the
+variables that the server's environment has. Seeds that are there are kept.`,
+		Args: arguments("/etc/pollux/nkeys", "a folder"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, err := load(cmd, config.SkipDatabase|config.SkipBroker)
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(args[0], 0o700); err != nil {
+				return fmt.Errorf("making the folder of the keys: %w", err)
+			}
+			var keys []madeKey
+			for _, u := range broker.Users(app.Access(cfg)) {
+				k, err := keyOf(args[0], u.Name)
+				if err != nil {
+					return err
+				}
+				keys = append(keys, k)
+			}
+			if output(cmd) == "json" {
+				return terminal.JSON(cmd.OutOrStdout(), keys)
+			}
+			for _, k := range keys {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s=%s\n", k.Variable, k.Public)
+			}
+			return nil
+		},
+	}
+}
+
+// keyOf reads a user's seed, or makes it.
+func keyOf(folder, user string) (madeKey, error) {
+	k := madeKey{User: user, Variable: broker.NKey.Variable(user), File: filepath.Join(folder, user+".nk")}
+	fail := func(err error) (madeKey, error) { return k, fmt.Errorf("the key %s: %w", k.File, err) }
+	seed, err := os.ReadFile(k.File)
+	if errors.Is(err, os.ErrNotExist) {
+		k.Made = true
+		seed, err = newSeed(k.File)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	pair, err := nkeys.ParseDecoratedNKey(seed)
+	if err != nil {
+		return fail(err)
+	}
+	defer pair.Wipe()
+	if k.Public, err = pair.PublicKey(); err != nil {
+		return fail(err)
+	}
+	if !nkeys.IsValidPublicUserKey(k.Public) {
+		return fail(errors.New("it is not the seed of a user (SU…)"))
+	}
+	return k, nil
+}
+
+// newSeed writes a new seed to a file that must not exist.
+func newSeed(file string) ([]byte, error) {
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		return nil, err
+	}
+	defer pair.Wipe()
+	seed, err := pair.Seed()
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	written := append(bytes.Clone(seed), '\n') // the pair's own is wiped
+	_, err = f.Write(written)
+	return written, errors.Join(err, f.Close())
+}
