@@ -16,8 +16,9 @@ import (
 const (
 	// patience is for one part. What takes longer is left for the next time; the database ends the statement by itself.
 	patience = 10 * time.Second
-	// share bounds the time that looking takes: one part in so many.
-	share = 20
+	// share bounds the time that looking takes: one part in so many, but it is looked once in longest.
+	share   = 20
+	longest = 5 * time.Minute
 	// missed is how many looks may fail before what was seen is not told any more.
 	missed = 3
 	// verifyAgain is how often the audit log is read from its beginning: a row that is changed behind the walk's back is found within that.
@@ -31,6 +32,7 @@ const (
 // Surveyor looks from time to time. One is enough; several do no harm, each for itself.
 type Surveyor struct {
 	every   time.Duration
+	wait    time.Duration // until the next look
 	record  Record
 	broker  Broker
 	metrics Metrics
@@ -63,7 +65,7 @@ type verification struct {
 
 // New returns a surveyor that looks every so often.
 func New(every time.Duration, record Record, broker Broker, metrics Metrics, log *slog.Logger) *Surveyor {
-	s := &Surveyor{every: every, record: record, broker: broker, metrics: metrics, log: log, dead: -1, away: -1, walks: map[Orphan]*walk{}, chain: verification{began: time.Now()},
+	s := &Surveyor{every: every, wait: every, record: record, broker: broker, metrics: metrics, log: log, dead: -1, away: -1, walks: map[Orphan]*walk{}, chain: verification{began: time.Now()},
 		failing: outage.New(log, outage.Words{Begins: "a part of the record cannot be looked at; its gauges are not told", Over: "all parts of the record are looked at again",
 			Hint: "payments are not touched by this. May the relay's user read it? pollux doctor says"}),
 		holding: outage.New(log, outage.Words{Begins: "a session holds the tables back", Over: "no session holds the tables back any more",
@@ -86,27 +88,28 @@ func (s *Surveyor) WithQueues(queues []Queue) *Surveyor {
 // Run looks until ctx ends, and returns nil: what goes wrong is tried again.
 func (s *Surveyor) Run(ctx context.Context) error {
 	for {
-		took := s.Look(ctx)
+		s.Look(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(s.every, share*took)):
+		case <-time.After(s.wait):
 		}
 	}
 }
 
-// Look looks at everything once and returns how long that took.
-func (s *Surveyor) Look(ctx context.Context) time.Duration {
-	began := time.Now()
+// Look looks at everything once. It is called by one at a time.
+func (s *Surveyor) Look(ctx context.Context) {
+	var took time.Duration
 	for _, part := range Parts {
 		if ctx.Err() == nil {
-			s.look(ctx, part)
+			took += s.look(ctx, part)
 		}
 	}
-	return time.Since(began)
+	s.wait = max(s.every, min(share*took, longest))
 }
 
-func (s *Surveyor) look(ctx context.Context, part Part) {
+// look looks at a part and returns how long that took; a look that failed is not held against the next one.
+func (s *Surveyor) look(ctx context.Context, part Part) time.Duration {
 	look, cancel := context.WithTimeoutCause(ctx, patience, errors.New("no answer in time"))
 	defer cancel()
 	began := time.Now()
@@ -114,12 +117,14 @@ func (s *Surveyor) look(ctx context.Context, part Part) {
 	took := time.Since(began)
 	switch {
 	case ctx.Err() != nil:
+		return 0
 	case err != nil:
 		s.failing.Failed(ctx, string(part), err)
-	default:
-		s.failing.Well(ctx, string(part))
-		s.metrics.Surveyed(found, took, missed*max(s.every, share*took)+patience)
+		return 0
 	}
+	s.failing.Well(ctx, string(part))
+	s.metrics.Surveyed(found, took, missed*s.wait+patience)
+	return took
 }
 
 func (s *Surveyor) find(ctx context.Context, part Part) (Finding, error) {
