@@ -248,7 +248,7 @@ func TestServersThatExistKeepWhatTheyHave(t *testing.T) {
 func TestTheEndOfAServiceIsTheEndOfTheRun(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
-	execute(t, dsn, `insert into pollux.schema_version (version_id, is_applied) values (99999, true)`)
+	execute(t, dsn, `insert into pollux.schema_version (version_id, is_applied) values (99999, true); update pollux.schema_serves set since = 99999`)
 	o := launch(t.Context(), "--once", "--payments", "5", "--database-url", dsn, "--timeout", patience.String())
 	if o.code != app.ExitFailed || o.stdout != "" || !strings.Contains(o.stderr, "run a newer build") {
 		t.Errorf("exit code %d, %q, stderr: %s", o.code, o.stdout, o.stderr)
