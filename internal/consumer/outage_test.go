@@ -100,6 +100,29 @@ func TestNothingIsFetchedWhileTheRecordIsAway(t *testing.T) {
 	})
 }
 
+// An outage of an hour is told when it begins, after 10, 20, 40 seconds and so on up to every 10 minutes, and when it is over.
+func TestALongOutageOfTheRecordIsToldEverMoreSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, succeed)
+		var db away
+		s.record.Fault = db.fault
+		for range 20 {
+			s.track()
+		}
+		db.set(gone, append(allReads, consumertest.OpWrite)...)
+		w := s.start()
+		pass(time.Hour)
+		told := s.log.lines("the record is away")
+		db.set(consumertest.Fault{})
+		pass(time.Minute)
+		w.stop()
+		if over := s.log.lines("the record is back"); told < 3 || told > 15 || over != 1 {
+			t.Errorf("it is told %d times, and %d times that it is over", told, over)
+		}
+		s.want("resolved succeeded", 20)
+	})
+}
+
 func TestResultsAreKeptWhileTheRecordIsAwayForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSite(t, slowly(time.Second, consumertest.Final(payment.Succeeded)))
