@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pollux/internal/app"
+	"pollux/internal/card"
 	"pollux/internal/config"
 	"pollux/internal/deadletter"
 	"pollux/internal/postgres"
@@ -358,7 +359,7 @@ func dlqNote() *cobra.Command {
 			if err := o.complete(false); err != nil {
 				return err
 			}
-			return change(cmd, sel, deadletter.Change{Verb: deadletter.Remark, Note: strings.ToValidUTF8(text, " "), Link: link}, &o)
+			return change(cmd, sel, deadletter.Change{Verb: deadletter.Remark, Note: card.Mask(strings.ToValidUTF8(text, " ")), Link: link}, &o)
 		},
 	}
 	c.flags(cmd, false)

@@ -11,6 +11,7 @@ import (
 
 	"pollux/internal/app"
 	"pollux/internal/audit"
+	"pollux/internal/card"
 	"pollux/internal/config"
 )
 
@@ -28,7 +29,7 @@ func (o *order) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.reason, "reason", "", "why, for the next operator and the audit log")
 }
 
-// complete refuses an order that does not say why although it must, and fills in who acts.
+// complete refuses an order that does not say why although it must, masks card numbers in what it says, and fills in who acts.
 func (o *order) complete(reasonNeeded bool) error {
 	switch {
 	case reasonNeeded && strings.TrimSpace(audit.Text(o.reason, audit.MaxReason)) == "":
@@ -40,6 +41,7 @@ func (o *order) complete(reasonNeeded bool) error {
 	case len(o.actor) > 255:
 		return app.Usage("--actor: %d bytes, at most 255", len(o.actor))
 	}
+	o.reason = card.Mask(o.reason) // it is kept for good, in more than one place
 	if o.actor == "" {
 		o.actor = config.Actor()
 	}

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
+	"unicode"
 )
 
 // checker turns what is written in one source into values, and remembers where each came from. What does not fit the schema is a
@@ -65,10 +67,32 @@ func (c *checker) value(s *schema, p path, n *node) (any, bool) {
 	}
 	v, err := parse(n, s.typ)
 	if err != nil {
-		c.refuse(n.at, p, "%s", err)
+		c.refuse(n.at, p, "%s", discreet(err.Error(), n.text))
 		return nil, false
 	}
 	return v, true
+}
+
+// discreet takes a text out of what is said about it that looks like a key: somebody may have written it on the wrong line.
+func discreet(message, text string) string {
+	letters, digits := 0, 0
+	for _, c := range text {
+		switch {
+		case c >= '0' && c <= '9':
+			digits++
+		case unicode.IsLetter(c):
+			letters++
+		case unicode.IsSpace(c):
+			return message
+		}
+	}
+	if len(text) < 20 || letters == 0 || digits < 2 {
+		return message
+	}
+	for _, shown := range []string{fmt.Sprintf("%.40q", text), text} {
+		message = strings.ReplaceAll(message, shown, fmt.Sprintf("a text of %d characters", len(text)))
+	}
+	return message
 }
 
 // sequence checks a list. Sources that have only text write it with commas.

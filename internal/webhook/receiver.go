@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"pollux/internal/card"
 	"pollux/internal/outage"
 )
 
@@ -228,7 +229,7 @@ func check(ctx context.Context, n *Request, e Endpoint) (arrivals []Arrival, ref
 		}
 		a := Arrival{Notice: notice.sound(e.Mode), Gateway: e.Gateway, Account: e.Account, Key: key, Digest: digest}
 		if a.Fault != "" {
-			a.Body = n.Body
+			a.Body = []byte(card.Mask(string(n.Body))) // for a person; the digest is that of what came
 			if !token(a.ID) {
 				a.ID = digestID(digest)
 			}

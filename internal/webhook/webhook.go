@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"pollux/internal/card"
 	"pollux/internal/payment"
 )
 
@@ -143,8 +144,9 @@ func (n Notice) sound(mode string) Notice {
 	if n.References = named; len(named) > MaxReferences {
 		n.References = named[:MaxReferences]
 	}
+	n.Kind = card.Mask(n.Kind)
 	if fault != "" {
-		n.Fault, n.Effect = fault, Nothing // its references tell a person which payment it was about
+		n.Fault, n.Effect = card.Mask(fault), Nothing // its references tell a person which payment it was about
 	}
 	return n
 }
