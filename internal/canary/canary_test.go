@@ -98,9 +98,12 @@ const patient = `{consecutive_failures: 100000, credential_failures: 100000, min
 // vendors are the gateways that are asked.
 var vendors = []string{"bearer", "basic", "signed", "proxied", "stripe", "paypal", "razorpay", "mercadopago", "iyzico"}
 
+// phrase stands for a secret that does not look like one.
+const phrase = "a phrase"
+
 // secrets are what each file of a secret has in it, made of a mark behind a prefix.
 var secrets = map[string]string{
-	"bearer": "", "header": "", "basic": "", "signed": "", "proxy": "", "stripe": "sk_live_", "paypal": "", "razorpay": "", "mercadopago": "APP_USR-", "iyzico": "",
+	"bearer": phrase, "header": phrase, "basic": "", "signed": "", "proxy": "", "stripe": "sk_live_", "paypal": "", "razorpay": "", "mercadopago": "APP_USR-", "iyzico": "",
 	"login": "", "stripe-hook": "whsec_", "hmac-hook": "", "razorpay-hook": "", "mercadopago-hook": "", "iyzico-hook": "",
 }
 
@@ -108,7 +111,11 @@ func (s *site) configure(door string) (values map[string]string) {
 	s.t.Helper()
 	values = map[string]string{}
 	for name, prefix := range secrets {
-		values[name] = s.marks.secret("the secret "+name, prefix)
+		if prefix == phrase {
+			values[name] = s.marks.phrase("the secret " + name)
+		} else {
+			values[name] = s.marks.secret("the secret "+name, prefix)
+		}
 		s.write(name, values[name])
 	}
 	for _, basic := range []struct{ user, secret string }{{"me", "basic"}, {"me", "proxy"}, {"shop", "login"}, {"id", "paypal"}, {"rzp_live_id", "razorpay"}} {
@@ -288,7 +295,7 @@ func (s *site) mistakes() {
 		"an unknown section": "secrets: {a: " + inline + "}",
 	} {
 		file := s.write("mistake.yaml", line+"\n")
-		for _, args := range [][]string{{"config", "check", "--file-only", file}, {"config", "check", file, "-o", "json"}, {"--config", file, "payments", "list"}} {
+		for _, args := range [][]string{{"config", "check", "--file-only", file}, {"--config", file, "streams", "diff", "-o", "json"}} {
 			if out, code := s.run(nil, args...); code != 2 {
 				t.Errorf("%s is taken by %s: %d %s", name, args[0], code, out)
 			}

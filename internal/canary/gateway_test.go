@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,14 +59,25 @@ func (p *parrot) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var sent strings.Builder
 	_ = r.Header.Write(&sent)
-	echo := fmt.Sprintf("%s %s %s card %s and %s token=%s", strings.ReplaceAll(sent.String(), "\r\n", " "), r.URL, body, p.card, grouped(p.card, " "), p.token)
+	bare := bare(r.Header)
+	echo := fmt.Sprintf("%s was refused. %s %s %s card %s and %s token=%s", bare, strings.ReplaceAll(sent.String(), "\r\n", " "), r.URL, body, p.card, grouped(p.card, " "), p.token)
 	found := referenced.FindStringSubmatch(r.URL.Path + " " + string(body))
 	if found == nil {
 		http.Error(w, echo, http.StatusNotFound)
 		return
 	}
 	p.note(strings.Split(strings.TrimPrefix(r.URL.Path, "/"), "/")[0]+found[1], echo)
-	p.play(w, found[1], echo, r)
+	p.play(w, found[1], echo, bare, r)
+}
+
+// bare is what a request was authorised with, without a word that names it.
+func bare(h http.Header) string {
+	for _, name := range []string{"Authorization", "X-Api-Key", "Proxy-Authorization", "X-Signature"} {
+		if v := strings.Fields(h.Get(name)); len(v) > 0 {
+			return v[len(v)-1]
+		}
+	}
+	return "nobody"
 }
 
 func (p *parrot) note(trick, echo string) {
@@ -75,7 +87,7 @@ func (p *parrot) note(trick, echo string) {
 	p.heard = append(p.heard, echo...)
 }
 
-func (p *parrot) play(w http.ResponseWriter, trick, echo string, r *http.Request) {
+func (p *parrot) play(w http.ResponseWriter, trick, echo, bare string, r *http.Request) {
 	said, _ := json.Marshal(echo)
 	line := strings.Map(func(c rune) rune {
 		if c < ' ' {
@@ -109,7 +121,7 @@ func (p *parrot) play(w http.ResponseWriter, trick, echo string, r *http.Request
 		status(200, "application/json", fmt.Sprintf(`{"status":%[1]q,"id":%[1]q,"object":"payment_intent","amount":%[1]s,"currency":%[1]q,"intent":%[1]q,"paymentStatus":%[1]q,%[2]s}`, p.card, all))
 	case "5":
 		h.Set("WWW-Authenticate", line)
-		status(401, "application/json", object)
+		status(401, "application/json", strings.ReplaceAll(object, strconv.Quote(p.card), strconv.Quote(bare))) // codes that are our own key
 	case "6": // it breaks off
 		h.Set("Content-Length", "100000")
 		status(200, "application/json", `{"id":`+string(said)+`,"status":`)
@@ -119,7 +131,7 @@ func (p *parrot) play(w http.ResponseWriter, trick, echo string, r *http.Request
 		h.Set("Retry-After", line)
 		status(429, "application/json", object)
 	case "9":
-		status(200, "application/json", fmt.Sprintf(`{"id":%q,"status":"processing","amount":%s,"currency":"JPY","mode":%q,%s}`, lastOf(r.URL.Path), p.card, p.card, all))
+		status(200, "application/json", fmt.Sprintf(`{"id":%q,"status":%q,"amount":%s,"currency":"JPY","mode":%q,%s}`, lastOf(r.URL.Path), bare, p.card, p.card, all))
 	}
 }
 

@@ -41,6 +41,17 @@ func (m *marks) secret(name, prefix string) string {
 	return whole
 }
 
+// phrase makes a secret that does not look like one: letters alone, which only who knows it can find.
+func (m *marks) phrase(name string) string {
+	b := make([]byte, 32)
+	for i := range b {
+		b[i] = byte('a' + m.random.IntN(26))
+	}
+	s := string(b)
+	m.all = append(m.all, mark{name, []string{s, hex.EncodeToString(b), base64.StdEncoding.EncodeToString(b)}})
+	return s
+}
+
 // inside adds a form of a secret that comes from it: its part of a header, for instance.
 func (m *marks) inside(name, form string) string {
 	m.all = append(m.all, mark{name, []string{form}})

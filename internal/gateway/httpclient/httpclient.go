@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -65,6 +66,16 @@ const (
 	DefaultMaxHeaderBytes = 64 << 10
 	DefaultUserAgent      = "pollux"
 )
+
+// Secrets are what calls carry besides what their callers give them: the password at the proxy, which a proxy's page of errors may repeat. A Redactor of
+// answers is to know them.
+func (c Config) Secrets() []string {
+	password := c.ProxyPassword.Reveal()
+	if password == "" {
+		return nil
+	}
+	return []string{password, base64.StdEncoding.EncodeToString([]byte(c.ProxyUser + ":" + password))}
+}
 
 // WithDefaults returns the configuration with every default written out.
 func (c Config) WithDefaults() Config {

@@ -238,7 +238,7 @@ func (k *compiler) authorisation(base http.Header) {
 			k.bad("auth", "auth.kind %s sets the header %s, which is set already; take it out of headers and secret_headers", auth.Kind, name)
 		}
 	}
-	var known []string
+	known := k.c.Config.Secrets()
 	for _, s := range k.c.SecretHeaders {
 		known = append(known, s.Reveal())
 	}

@@ -108,7 +108,7 @@ func New(c Config) (*Adapter, error) {
 			return account{}, errs
 		}
 		h := desk.Header(http.Header{"Content-Type": {"application/json"}}, http.MethodPost)
-		return account{header: h, apiKey: cred.APIKey, key: []byte(key), hide: httpclient.NewRedactor(key)}, nil
+		return account{header: h, apiKey: cred.APIKey, key: []byte(key), hide: httpclient.NewRedactor(append(c.Secrets(), key)...)}, nil
 	})
 	if err := errors.Join(append(errs, problems...)...); err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ func New(c Config) (*Adapter, error) {
 			return account{}, errs
 		}
 		h := http.Header{"Authorization": {"Bearer " + token}}
-		return account{header: desk.Header(h, http.MethodGet), hide: httpclient.NewRedactor(token)}, nil
+		return account{header: desk.Header(h, http.MethodGet), hide: httpclient.NewRedactor(append(c.Secrets(), token)...)}, nil
 	})
 	if err := errors.Join(append(errs, problems...)...); err != nil {
 		return nil, err

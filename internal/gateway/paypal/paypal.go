@@ -103,7 +103,7 @@ func New(c Config) (*Adapter, error) {
 		errs = append(errs, fmt.Errorf("resource: %.40q is not known; order, capture or authorization", c.Resource))
 	}
 	accounts, problems := vendor.Accounting(c.Name, c.Credentials, c.Accounts, func(cred Credentials) (*account, []error) {
-		return newAccount(desk, cred)
+		return newAccount(desk, cred, c.Secrets())
 	})
 	if err := errors.Join(append(errs, problems...)...); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func New(c Config) (*Adapter, error) {
 	return &Adapter{desk: desk, accounts: accounts, path: resource.path, reader: resource.reader, mode: gateway.Mode(c.Mode)}, nil
 }
 
-func newAccount(desk *vendor.Desk, cred Credentials) (*account, []error) {
+func newAccount(desk *vendor.Desk, cred Credentials, also []string) (*account, []error) {
 	key := cred.ClientSecret.Reveal()
 	errs := vendor.Secret("client_secret", key)
 	if cred.ClientID == "" || strings.Contains(cred.ClientID, ":") || !httpclient.ValidHeaderValue(cred.ClientID) {
@@ -123,7 +123,7 @@ func newAccount(desk *vendor.Desk, cred Credentials) (*account, []error) {
 	pair := base64.StdEncoding.EncodeToString([]byte(cred.ClientID + ":" + key))
 	form := http.Header{"Authorization": {"Basic " + pair}, "Content-Type": {"application/x-www-form-urlencoded"}}
 	return &account{
-		header: desk.Header(form, http.MethodPost), base: desk.Header(http.Header{}, http.MethodGet), secrets: []string{key, pair}, tokens: newTokens(),
+		header: desk.Header(form, http.MethodPost), base: desk.Header(http.Header{}, http.MethodGet), secrets: append(also, key, pair), tokens: newTokens(),
 	}, nil
 }
 

@@ -97,7 +97,7 @@ func (c Config) account(desk *vendor.Desk, cred Credentials) (account, []error) 
 	}
 	pair := base64.StdEncoding.EncodeToString([]byte(cred.KeyID + ":" + key))
 	h := http.Header{"Authorization": {"Basic " + pair}}
-	return account{header: desk.Header(h, http.MethodGet), hide: httpclient.NewRedactor(key, pair)}, nil
+	return account{header: desk.Header(h, http.MethodGet), hide: httpclient.NewRedactor(append(c.Secrets(), key, pair)...)}, nil
 }
 
 // Capabilities are what can be done with Razorpay.

@@ -104,7 +104,7 @@ func (c Config) account(desk *vendor.Desk, cred Credentials) (account, []error) 
 	if cred.StripeAccount != "" {
 		h.Set("Stripe-Account", cred.StripeAccount)
 	}
-	return account{header: desk.Header(h, http.MethodGet), hide: httpclient.NewRedactor(key)}, nil
+	return account{header: desk.Header(h, http.MethodGet), hide: httpclient.NewRedactor(append(c.Secrets(), key)...)}, nil
 }
 
 // keyMode compares the mode that stands in a key, sk_test_… or rk_live_…, with that of the configuration: a wrong one would make a mismatch of
