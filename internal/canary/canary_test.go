@@ -295,7 +295,7 @@ func (s *site) mistakes() {
 		"an unknown section": "secrets: {a: " + inline + "}",
 	} {
 		file := s.write("mistake.yaml", line+"\n")
-		for _, args := range [][]string{{"config", "check", "--file-only", file}, {"--config", file, "streams", "diff", "-o", "json"}} {
+		for _, args := range [][]string{{"config", "check", "--file-only", file}, {"--config", file, "streams", "diff"}, {"--config", file, "config", "check", "-o", "json"}} {
 			if out, code := s.run(nil, args...); code != 2 {
 				t.Errorf("%s is taken by %s: %d %s", name, args[0], code, out)
 			}

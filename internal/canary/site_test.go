@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,7 +41,6 @@ func TestMain(m *testing.M) {
 		"consumer":     func() { os.Exit(app.Main(app.ConsumerCommand())) },
 		"outbox-relay": func() { os.Exit(app.Main(app.RelayCommand())) },
 		"webhook":      func() { os.Exit(app.Main(app.WebhookCommand())) },
-		"pollux":       func() { os.Exit(app.Main(cli.Command())) },
 	})
 }
 
@@ -264,25 +264,29 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// run runs an operator's command and keeps what it says.
+// run runs an operator's command, here, since a process each would take most of the test's time, and keeps what it says. Its environment is that of the test and what is given.
 func (s *site) run(env []string, args ...string) (string, int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "pollux", args...)
-	cmd.Dir = s.dir
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir}, env...)
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	code := 0
-	switch {
-	case errors.As(err, &exit):
-		code = exit.ExitCode()
-	case err != nil:
-		s.t.Fatal(err)
+	for _, variable := range env {
+		name, value, _ := strings.Cut(variable, "=")
+		if err := os.Setenv(name, value); err != nil {
+			s.t.Fatal(err)
+		}
+		defer os.Unsetenv(name)
 	}
-	s.shown[fmt.Sprintf("%d pollux %s %s", len(s.shown), strings.Join(env, " "), strings.Join(args, " "))] = out
-	return string(out), code
+	if !slices.Contains(args, "--config") {
+		args = append([]string{"--config", filepath.Join(s.dir, "pollux.yaml")}, args...)
+	}
+	var out bytes.Buffer
+	cmd := cli.Command()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	code := app.Run(ctx, cmd)
+	s.shown[fmt.Sprintf("%d pollux %s %s", len(s.shown), strings.Join(env, " "), strings.Join(args, " "))] = out.Bytes()
+	return out.String(), code
 }
 
 // rows are all rows of all tables, by table and column.
