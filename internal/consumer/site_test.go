@@ -52,13 +52,14 @@ type site struct {
 	recorder consumer.RecorderConfig
 	policy   redelivery.Policy
 	gate     consumer.Gate // nil: none
+	tracer   consumer.Tracer
 	bounds   func() consumer.Bounds
 }
 
 func newSite(t *testing.T, answer func(context.Context, gateway.Query, int) gateway.Answer) *site {
 	s := &site{
 		t: t, record: consumertest.NewRecord(), broker: consumertest.NewBroker(), gateway: consumertest.NewGateway(answer),
-		meter: &consumertest.Meter{}, log: &journal{}, policy: policy,
+		meter: &consumertest.Meter{}, log: &journal{}, policy: policy, tracer: consumertest.Untraced{},
 		config: consumer.Config{Gateway: acme, Lane: normal, Workers: 8, AckWait: ackWait, Lease: lease, HoldBudget: 1000, Drain: 25 * time.Second},
 		recorder: consumer.RecorderConfig{Worker: "test", Lease: lease, Batch: 100, Linger: 2 * time.Millisecond, Writers: 2,
 			Patience: 20 * time.Second},
@@ -89,7 +90,7 @@ func (s *site) startWith(source *consumertest.Source) *worker {
 	w := &worker{site: s, source: source, line: &consumertest.Line{Record: s.record}, ended: make(chan error, 1)}
 	w.recorder = consumer.NewRecorder(s.recorder, w.line, s.meter, log).WithSleeper(s.broker)
 	w.Consumer = consumer.New(s.config, w.source, s.gateway, w.line, w.recorder, func(string) redelivery.Policy { return s.policy },
-		s.meter, consumertest.Untraced{}, log)
+		s.meter, s.tracer, log)
 	if s.gate != nil {
 		w.WithGate(s.gate)
 	}

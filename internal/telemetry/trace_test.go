@@ -281,3 +281,78 @@ func BenchmarkTracingDeclinedUpstream(b *testing.B) {
 		polled(nil)
 	}
 }
+
+func TestWhatComesLaterHasATraceOfItsOwnThatIsLinked(t *testing.T) {
+	tracing, r := recorded(t, 0)
+	messages := []outbox.Message{
+		{Subject: "payments.poll.acme.high", ID: "first", TraceParent: sampled},
+		{Subject: "payments.poll.acme.retry", ID: "later", TraceParent: sampled, Later: true},
+		{Subject: "payments.poll.acme.retry", ID: "declined", TraceParent: declined, Later: true},
+		{Subject: "payments.poll.acme.high", ID: "undecided"},
+	}
+	_, sent := tracing.Send(t.Context(), messages)
+	sent(make([]outbox.Receipt, len(messages)))
+	_, polled := tracing.Poll(t.Context(), consumer.Origin{TraceParent: messages[1].TraceParent, Later: true}, "payments.poll.acme.retry", "acme", 1)
+	polled(nil)
+	spans := r.Ended()
+	if len(spans) != 4 {
+		t.Fatalf("%d spans, want two messages, the batch and a delivery", len(spans))
+	}
+	first, later, batch, delivery := spans[0], spans[1], spans[2], spans[3]
+	if first.Parent().SpanID().String() != spanID || len(first.Links()) != 0 {
+		t.Errorf("the first publish is not in the caller's trace: %v", first.Parent())
+	}
+	if later.Parent().IsValid() || later.SpanContext().TraceID().String() == traceID || len(later.Links()) != 1 || later.Links()[0].SpanContext.SpanID().String() != spanID {
+		t.Errorf("the later publish has the parent %v and the links %v", later.Parent(), later.Links())
+	}
+	if delivery.Parent().IsValid() || len(delivery.Links()) != 1 || delivery.Links()[0].SpanContext.SpanID() != later.SpanContext().SpanID() {
+		t.Errorf("the later delivery has the parent %v and the links %v", delivery.Parent(), delivery.Links())
+	}
+	if len(batch.Links()) != 2 || batch.SpanKind() != trace.SpanKindClient {
+		t.Errorf("the batch has the links %v", batch.Links())
+	}
+	if messages[0].TraceParent != formatTraceParent(first.SpanContext()) || messages[1].TraceParent != formatTraceParent(later.SpanContext()) {
+		t.Error("the messages do not carry their spans")
+	}
+	if messages[2].TraceParent != declined {
+		t.Errorf("what was decided against is carried on as %s", messages[2].TraceParent)
+	}
+	if sc, ok := parseTraceParent(messages[3].TraceParent); !ok || sc.IsSampled() {
+		t.Errorf("what the relay decided against is carried on as %q", messages[3].TraceParent)
+	}
+}
+
+func TestALargeBatchIsLinkedAsFarAsLinksAreKept(t *testing.T) {
+	tracing, r := recorded(t, 0)
+	_, wrote := tracing.Record(t.Context(), 500, func(i int) string {
+		if i%2 == 0 {
+			return declined
+		}
+		return sampled
+	})
+	wrote(nil)
+	_, nothing := tracing.Record(t.Context(), 500, func(int) string { return declined })
+	nothing(nil)
+	if spans := r.Ended(); len(spans) != 1 || len(spans[0].Links()) != maxLinks {
+		t.Errorf("%d spans, want one with %d links", len(spans), maxLinks)
+	}
+}
+
+// BenchmarkSend is what a batch of a thousand messages costs a relay, by who decided about their traces.
+func BenchmarkSend(b *testing.B) {
+	for name, parent := range map[string]string{"declined": declined, "undecided, of which 1% are recorded": ""} {
+		b.Run(name, func(b *testing.B) {
+			on := traceTo(Config{TraceRatio: .01}, tracetest.NewSpanRecorder())
+			b.Cleanup(func() { _ = on.close(context.Background()) })
+			messages, receipts := make([]outbox.Message, 1000), make([]outbox.Receipt, 1000)
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range messages {
+					messages[i] = outbox.Message{Subject: "payments.poll.acme.high", ID: "1", TraceParent: parent}
+				}
+				_, sent := on.Send(b.Context(), messages)
+				sent(receipts)
+			}
+		})
+	}
+}

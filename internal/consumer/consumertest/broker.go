@@ -378,7 +378,7 @@ func (s *Source) deliverable(n int) (deliveries []consumer.Delivery, wait time.D
 		p.count++
 		q.counts++
 		p.again = now.Add(q.ackWait)
-		deliveries = append(deliveries, &delivery{source: s, sequence: p.Sequence, body: p.Body, count: p.count})
+		deliveries = append(deliveries, &delivery{source: s, sequence: p.Sequence, body: p.Body, traceParent: p.TraceParent, count: p.count})
 	}
 	return deliveries, wait, q.change
 }
@@ -403,6 +403,8 @@ type delivery struct {
 	sequence uint64
 	body     []byte
 	count    int
+
+	traceParent string
 }
 
 func (d *delivery) Body() []byte { return d.body }
@@ -411,8 +413,8 @@ func (d *delivery) Count() int   { return d.count }
 // Waited says that it came at once.
 func (d *delivery) Waited() time.Duration { return 0 }
 
-// TraceParent says that whoever sent it traces nothing.
-func (d *delivery) TraceParent() string { return "" }
+// TraceParent is what the message was sent with.
+func (d *delivery) TraceParent() string { return d.traceParent }
 
 // Ack ends the message, whichever delivery of it says so.
 func (d *delivery) Ack() error {
