@@ -27,6 +27,11 @@ func (e *PermissionError) Error() string {
 	return fmt.Sprintf("the NATS user may not publish to %s: permissions violation; see: pollux perms print nats", e.Subject)
 }
 
+// Hint says what to do about it, to whoever reads a log.
+func (e *PermissionError) Hint() string {
+	return "does the server have what pollux perms print nats prints of this configuration, and does nats say who this program is? docs/permissions.md"
+}
+
 // Is reports whether target is nats.ErrPermissionViolation.
 func (e *PermissionError) Is(target error) bool { return target == nats.ErrPermissionViolation }
 

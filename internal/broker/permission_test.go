@@ -450,3 +450,30 @@ func TestUsersFollowTheConfiguration(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// deploy/nats is an example that a server takes.
+func TestTheExampleOfAServerTakesTheAccounts(t *testing.T) {
+	for _, user := range message.Users {
+		pair, err := nkeys.CreateUser()
+		if err != nil {
+			t.Fatal(err)
+		}
+		public, err := pair.PublicKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(broker.NKey.Variable(user), public)
+	}
+	o, err := server.ProcessConfigFile("../../deploy/nats/server.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Nkeys) != len(message.Users) || len(o.Accounts) != 1 || !o.JetStream || !o.SyncAlways {
+		t.Errorf("%d users, %d accounts, JetStream %t, synced %t", len(o.Nkeys), len(o.Accounts), o.JetStream, o.SyncAlways)
+	}
+	for _, u := range o.Nkeys {
+		if u.Permissions == nil || len(u.Permissions.Publish.Allow) == 0 || len(u.Permissions.Subscribe.Allow) != 1 {
+			t.Errorf("a user may do anything: %+v", u)
+		}
+	}
+}

@@ -74,7 +74,16 @@ func (l *Log) failed(part string, err error, now time.Time) []slog.Attr {
 	if l.tries > 1 {
 		attrs = append(attrs, slog.Duration("for", now.Sub(l.since).Round(time.Millisecond)), slog.Int("tries", l.tries))
 	}
-	return append(attrs, slog.String("hint", l.words.Hint))
+	return append(attrs, slog.String("hint", l.hint(err)))
+}
+
+// hint is what to do about an error: what it knows itself, or what the words say.
+func (l *Log) hint(err error) string {
+	var knows interface{ Hint() string }
+	if errors.As(err, &knows) {
+		return knows.Hint()
+	}
+	return l.words.Hint
 }
 
 // Well says that a part works.

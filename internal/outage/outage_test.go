@@ -116,3 +116,17 @@ func TestOneCauseIsToldOnce(t *testing.T) {
 		t.Error("nothing is an error")
 	}
 }
+
+// known is an error that says itself what to do.
+type known struct{ error }
+
+func (known) Hint() string { return "grant it" }
+
+func TestAnErrorThatKnowsWhatToDoSaysIt(t *testing.T) {
+	var b bytes.Buffer
+	l := New(slog.New(slog.NewTextHandler(&b, nil)), words)
+	l.Failed(t.Context(), "polls", fmt.Errorf("claiming: %w", known{errors.New("denied")}))
+	if lines := said(&b); len(lines) != 1 || !strings.HasSuffix(lines[0], `error="claiming: denied" hint="grant it"`) {
+		t.Errorf("%s", lines)
+	}
+}

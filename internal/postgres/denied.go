@@ -28,6 +28,11 @@ func (d *Denied) Error() string {
 	return d.err.Error() + ": the login lacks a right; the role of its program has it, one of " + strings.Join(names, ", ")
 }
 
+// Hint says what to do about it, to whoever reads a log.
+func (d *Denied) Hint() string {
+	return "is the login a member of its program's role, and was pollux migrate up run with this build? docs/permissions.md"
+}
+
 // Unwrap returns the error of the database.
 func (d *Denied) Unwrap() error { return d.err }
 

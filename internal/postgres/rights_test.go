@@ -397,8 +397,10 @@ func TestARightThatIsMissingSaysWhichRolesHaveIt(t *testing.T) {
 }
 
 // Each role does all that its program does, with a login of its own.
-func TestEachRoleDoesItsWorkWithALoginOfItsOwn(t *testing.T) {
-	r := newGranted(t)
+func TestEachRoleDoesItsWorkWithALoginOfItsOwn(t *testing.T) { everybodyWorks(t, newGranted(t)) }
+
+func everybodyWorks(t testing.TB, r *record) {
+	t.Helper()
 	relay, services, receiver, ada, grace, watcher, shop := r.login(t, RoleRelay), r.login(t, RoleConsumer), r.login(t, RoleWebhook), r.login(t, RoleOperator),
 		r.login(t, RoleOperator), r.login(t, RoleReadOnly), r.login(t, RoleTracker)
 	must := func(what string, err error) {
@@ -560,7 +562,7 @@ func refOf(r *record, id payment.ID) (reference string) {
 }
 
 // looksAround runs all that operators look with.
-func (r *record) looksAround(t *testing.T, replay int64, id payment.ID) {
+func (r *record) looksAround(t testing.TB, replay int64, id payment.ID) {
 	t.Helper()
 	ctx := t.Context()
 	for what, look := range map[string]func() error{
