@@ -116,7 +116,9 @@ func reloading(cmd *cobra.Command) *cobra.Command {
 
 // tend reads the configuration anew at SIGHUP, and secrets when their files change, until ctx ends.
 func (p *Process) tend(ctx context.Context, cfg config.Config, service string, every time.Duration, hangups <-chan os.Signal) {
-	p.live.begin(&cfg)
+	p.live.begin(&cfg, func(next *config.Config) (func(), error) {
+		return func() { p.SetLevel(slog.Level(next.Log.Level)); p.SetPushHeaders(next.Telemetry.OTLPHeaders) }, nil
+	})
 	p.Metrics.ConfigRead(time.Now())
 	for _, w := range cfg.Warnings() {
 		p.Log.WarnContext(ctx, "a secret is open to everybody on this machine", "key", w.Key, "hint", w.What)
@@ -137,10 +139,11 @@ func (p *Process) tend(ctx context.Context, cfg config.Config, service string, e
 	}
 }
 
-func (l *live) begin(cfg *config.Config) {
+// begin begins to follow a configuration with what belongs to the process itself.
+func (l *live) begin(cfg *config.Config, process taker) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.now = cfg
+	l.now, l.takers = cfg, append(l.takers, process)
 }
 
 // hangups are the wishes to reload.
@@ -202,7 +205,6 @@ func (p *Process) reload(ctx context.Context, service string) {
 		p.refuse(ctx, telemetry.ReloadInvalid, changes, err)
 		return
 	}
-	p.SetLevel(slog.Level(next.Log.Level))
 	p.Metrics.ConfigReload(telemetry.ReloadApplied, time.Now())
 	for _, c := range changes {
 		p.Log.InfoContext(ctx, "the configuration changed", "key", c.Key, "before", c.Before, "after", c.After)

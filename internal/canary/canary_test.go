@@ -24,7 +24,7 @@ const gateways = `
 database: {url: 'file:DIR/dsn'}
 nats: {urls: ['NATS'], user: pollux, password: 'file:DIR/nats'}
 log: {format: json}
-telemetry: {otlp_endpoint: 'http://TRACES', trace_ratio: 100%}
+telemetry: {otlp_endpoint: 'http://TRACES', trace_ratio: 100%, otlp_headers: {authorization: 'file:DIR/push'}}
 relay: {watch: 200ms}
 policies: {standard: {max_failures: 1, error: {list: [200ms], jitter: none}, pending: {list: [1h]}, not_found_grace: 0s}}
 gateways:
@@ -103,7 +103,7 @@ const phrase = "a phrase"
 
 // secrets are what each file of a secret has in it, made of a mark behind a prefix.
 var secrets = map[string]string{
-	"bearer": phrase, "header": phrase, "basic": "", "signed": "", "proxy": "", "stripe": "sk_live_", "paypal": "", "razorpay": "", "mercadopago": "APP_USR-", "iyzico": "",
+	"push": "", "bearer": phrase, "header": phrase, "basic": "", "signed": "", "proxy": "", "stripe": "sk_live_", "paypal": "", "razorpay": "", "mercadopago": "APP_USR-", "iyzico": "",
 	"login": "", "stripe-hook": "whsec_", "hmac-hook": "", "razorpay-hook": "", "mercadopago-hook": "", "iyzico-hook": "",
 }
 

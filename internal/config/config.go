@@ -88,19 +88,19 @@ type Log struct {
 
 // Telemetry says how a process is seen from outside.
 type Telemetry struct {
-	Listen       string                   `koanf:"listen"`         // Where /metrics, /healthz and /readyz are served. Loopback, because metrics name gateways and volumes; in a container write `:9464` and let the network decide who may read. Empty: nowhere.
-	CertFile     string                   `koanf:"cert_file"`      // A certificate (PEM), where these pages are to be served with TLS; read again when it changes. Empty: without TLS.
-	KeyFile      string                   `koanf:"key_file"`       // The key of the certificate.
-	ClientCAFile string                   `koanf:"client_ca_file"` // Whoever reads the pages must show a certificate of one of these authorities; probes of an orchestrator cannot. Empty: nobody must.
-	PprofListen  string                   `koanf:"pprof_listen"`   // Where /debug/pprof/ is served, on loopback only: profiles show memory. Empty: nowhere.
-	OTLPEndpoint string                   `koanf:"otlp_endpoint"`  // The URL of a collector that takes OTLP over gRPC: `http://host:4317` without TLS, `https://` with. Metrics and traces are pushed there in the background; one that is away delays nothing. Empty: nothing is pushed and nothing traced, at no cost.
-	OTLPEvery    time.Duration            `koanf:"otlp_every"`     // How often metrics are pushed there; they are served on `listen` all the same. 0: never, only traces are.
-	OTLPHeaders  map[string]secret.Secret `koanf:"otlp_headers"`   // Sent with each push: the token that a collector asks for.
-	OTLPCAFile   string                   `koanf:"otlp_ca_file"`   // PEM: who signed the collector's certificate. Empty: the system's authorities.
-	OTLPCertFile string                   `koanf:"otlp_cert_file"` // PEM: our certificate for the collector, with `otlp_key_file`. Empty: none.
-	OTLPKeyFile  string                   `koanf:"otlp_key_file"`  // PEM: its key.
-	TraceRatio   Percent                  `koanf:"trace_ratio"`    // Share of traces that are recorded where the payment carries no `traceparent` that has decided.
-	MaxGateways  int                      `koanf:"max_gateways"`   // Gateways with metrics of their own besides those configured here; payments of further ones are counted as `other`. A mistake in the data must not become a flood of time series.
+	Listen       string                   `koanf:"listen"`                  // Where /metrics, /healthz and /readyz are served. Loopback, because metrics name gateways and volumes; in a container write `:9464` and let the network decide who may read. Empty: nowhere.
+	CertFile     string                   `koanf:"cert_file"`               // A certificate (PEM), where these pages are to be served with TLS; read again when it changes. Empty: without TLS.
+	KeyFile      string                   `koanf:"key_file"`                // The key of the certificate.
+	ClientCAFile string                   `koanf:"client_ca_file"`          // Whoever reads the pages must show a certificate of one of these authorities; probes of an orchestrator cannot. Empty: nobody must.
+	PprofListen  string                   `koanf:"pprof_listen"`            // Where /debug/pprof/ is served, on loopback only: profiles show memory. Empty: nowhere.
+	OTLPEndpoint string                   `koanf:"otlp_endpoint"`           // The URL of a collector that takes OTLP over gRPC: `http://host:4317` without TLS, `https://` with. Metrics and traces are pushed there in the background; one that is away delays nothing. Empty: nothing is pushed and nothing traced, at no cost.
+	OTLPEvery    time.Duration            `koanf:"otlp_every"`              // How often metrics are pushed there; they are served on `listen` all the same. 0: never, only traces are.
+	OTLPHeaders  map[string]secret.Secret `koanf:"otlp_headers" restart:""` // Sent with each push: the token that a collector asks for.
+	OTLPCAFile   string                   `koanf:"otlp_ca_file"`            // PEM: who signed the collector's certificate. Empty: the system's authorities.
+	OTLPCertFile string                   `koanf:"otlp_cert_file"`          // PEM: our certificate for the collector, with `otlp_key_file`. Empty: none.
+	OTLPKeyFile  string                   `koanf:"otlp_key_file"`           // PEM: its key.
+	TraceRatio   Percent                  `koanf:"trace_ratio"`             // Share of traces that are recorded where the payment carries no `traceparent` that has decided.
+	MaxGateways  int                      `koanf:"max_gateways"`            // Gateways with metrics of their own besides those configured here; payments of further ones are counted as `other`. A mistake in the data must not become a flood of time series.
 }
 
 // Relay says how the outbox relay works.

@@ -37,10 +37,10 @@ type Skip uint8
 const (
 	SkipDatabase Skip = 1 << iota
 	SkipBroker
-	SkipGateways // the secrets of adapters are not read either
-	SkipWebhooks // the secrets of notifications are not read either
-	SkipTelemetry
-	skipSecrets // no file or variable that a secret is named by is read: for Check
+	SkipGateways  // the secrets of adapters are not read either
+	SkipWebhooks  // the secrets of notifications are not read either
+	SkipTelemetry // the secrets of pushes and the certificates of the pages are not read either
+	skipSecrets   // no file or variable that a secret is named by is read: for Check
 )
 
 // Load reads and checks the configuration. When it is refused the error is an *Invalid with every problem. Reading never changes anything

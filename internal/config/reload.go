@@ -21,7 +21,7 @@ type reading struct {
 	units   map[string][sha256.Size]byte // what the files of each unit had in them
 }
 
-// A unit is what is taken up together when a file changes, or not at all: "database", "nats", "gateways.acme", "webhooks.gateways.acme".
+// A unit is what is taken up together when a file changes, or not at all: "database", "nats", "telemetry", "gateways.acme", "webhooks.gateways.acme".
 func unitOf(p path) string {
 	switch {
 	case len(p) > 1 && p[0] == "gateways":
@@ -37,7 +37,7 @@ func unitOf(p path) string {
 // units are digests of what is in the files that each unit names. What cannot be read has a digest of its own.
 func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 	texts := map[string][]byte{}
-	unused := map[string]Skip{"database": SkipDatabase, "nats": SkipBroker, "gateways": SkipGateways, "webhooks": SkipWebhooks}
+	unused := map[string]Skip{"database": SkipDatabase, "nats": SkipBroker, "gateways": SkipGateways, "webhooks": SkipWebhooks, "telemetry": SkipTelemetry}
 	note := func(p path, file string) {
 		if file == "" || skip&(unused[p[0]]|skipSecrets) != 0 {
 			return
@@ -51,7 +51,7 @@ func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 	eachText(root, nil, w.values, func(s *schema, p path, text string) {
 		file, named := strings.CutPrefix(text, "file:")
 		switch {
-		case p[0] != "gateways" && p[0] != "webhooks", len(p) < 3: // the others are read again by who uses them
+		case p[0] != "gateways" && p[0] != "webhooks" && p[0] != "telemetry", len(p) < 3: // the others are read again by who uses them
 		case s.typ == secretType && named:
 			note(p, file)
 		case s.typ != secretType && p[0] == "gateways" && strings.HasSuffix(p[len(p)-1], "_file"):
@@ -67,7 +67,7 @@ func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 
 // Renewal is what became of files that changed.
 type Renewal struct {
-	Taken []string  // the units whose new secrets are in force: database, nats, gateways.NAME, webhooks.gateways.NAME
+	Taken []string  // the units whose new secrets are in force: database, nats, telemetry, gateways.NAME, webhooks.gateways.NAME
 	Kept  []Problem // why the last good ones of others stay in force; each begins with the key
 }
 
@@ -130,6 +130,8 @@ func (c *Config) keep(unit string, before Config) {
 	switch {
 	case kind == "database":
 		c.Database.URL = before.Database.URL
+	case kind == "telemetry":
+		c.Telemetry.OTLPHeaders = before.Telemetry.OTLPHeaders
 	case kind == "nats":
 		c.NATS.Password = before.NATS.Password
 	case kind == "gateways" && named:
@@ -297,23 +299,25 @@ func orNothing(there bool, word string) string {
 
 // newSecrets finds secrets that have another value under the same name.
 func (c Config) newSecrets(next Config, found map[string]Change) {
-	add := func(p path) {
+	add := func(p path, restart []string) {
 		if _, known := found[p.id()]; !known {
-			found[p.id()] = Change{Key: p.String(), Before: changedSecret, After: changedSecret}
+			found[p.id()] = Change{Key: p.String(), Before: changedSecret, After: changedSecret, Restart: restart}
 		}
 	}
 	if at := key("database.url"); c.Database.URL.shown == next.Database.URL.shown && c.Database.URL.Reveal() != next.Database.URL.Reveal() {
-		add(at)
-		if !sameRecord(c.Database.URL, next.Database.URL) {
-			found[at.id()] = Change{Key: at.String(), Before: changedSecret, After: changedSecret, Restart: root.at(at).restart}
+		var restart []string
+		if !sameRecord(c.Database.URL, next.Database.URL) { // a password alone is taken by each new connection
+			restart = root.at(at).restart
 		}
+		add(at, restart)
 	}
 	if c.NATS.Password.name == next.NATS.Password.name && !c.NATS.Password.value.Equal(next.NATS.Password.value) {
-		add(key("nats.password"))
+		add(key("nats.password"), nil) // it is read at each connection
 	}
 	for id, name := range next.secrets {
 		if c.secrets[id] == name && c.from != nil && next.from != nil && !c.from.values[name].Equal(next.from.values[name]) {
-			add(strings.Split(id, separator))
+			p := path(strings.Split(id, separator))
+			add(p, root.at(p).restart)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestEveryKeySaysWhatItsChangeTakes(t *testing.T) {
 	walk(root, nil)
 	for name, want := range map[string]string{
 		"policies.standard.window": "", "classes.gold": "", "gateways.acme.limits.rate": "", "gateways.acme.breaker.ramp": "", "gateways.acme.httpjson.statuses.x": "",
-		"gateways.acme.stripe.timeout": "", "log.level": "", "operators.max_replays": "", "webhooks.gateways.acme.keys.a.secret": "",
+		"gateways.acme.stripe.timeout": "", "telemetry.otlp_headers.authorization": "", "log.level": "", "operators.max_replays": "", "webhooks.gateways.acme.keys.a.secret": "",
 		"log.format": "relay consumer webhook", "database.url": "relay consumer webhook", "nats.urls": "relay consumer", "telemetry.listen": "relay consumer webhook",
 		"gateways.acme": "relay consumer webhook", "gateways.acme.workers": "consumer", "consumer.ack_wait": "consumer", "consumer.lanes": "relay consumer",
 		"relay.every": "relay", "webhooks.listen": "webhook", "webhooks.gateways.acme": "webhook consumer", "webhooks.gateways.acme.accounts.eu": "webhook consumer",
@@ -61,6 +61,7 @@ func newFolder(t *testing.T) folder {
 	f := folder{t, t.TempDir()}
 	f.write("dsn", "postgres://pollux:first@127.0.0.1:5432/payments")
 	f.write("token", "token-of-acme-1")
+	f.write("push", "token-of-the-collector-1")
 	f.write("hook", "signing-secret-number-1")
 	return f
 }
@@ -72,6 +73,7 @@ func (f folder) write(name, content string) string {
 
 const reloadable = `
 database: {url: 'file:DIR/dsn'}
+telemetry: {otlp_endpoint: 'http://127.0.0.1:4317', otlp_headers: {authorization: 'file:DIR/push'}}
 nats: {urls: ['nats://127.0.0.1:4222']}
 gateways:
   acme:
@@ -161,8 +163,9 @@ func TestSecretsThatChangeInTheirFilesAreSeen(t *testing.T) {
 	}
 	f.write("dsn", "postgres://pollux:second@127.0.0.1:5432/payments")
 	f.write("token", "token-of-acme-2")
+	f.write("push", "token-of-the-collector-2")
 	next, r := c.Renew(now)
-	if d := cmp.Diff([]string{"database", "gateways.acme"}, r.Taken); d != "" || len(r.Kept) > 0 {
+	if d := cmp.Diff([]string{"database", "gateways.acme", "telemetry"}, r.Taken); d != "" || len(r.Kept) > 0 {
 		t.Errorf("%s %+v", d, r.Kept)
 	}
 	if next.Gateways["acme"].HTTPJSON.Auth.Token.Reveal() != "token-of-acme-2" || !strings.Contains(next.Database.Access(), "second") {
@@ -174,7 +177,7 @@ func TestSecretsThatChangeInTheirFilesAreSeen(t *testing.T) {
 	if c.SameAdapter(&next, "acme") || !c.SameAdapter(&next, "beta") {
 		t.Error("which adapter is another one is not known")
 	}
-	if d := cmp.Diff([]string{"database.url", "gateways.acme.httpjson.auth.token"}, keysIn(c.Changes(next))); d != "" {
+	if d := cmp.Diff([]string{"database.url", "gateways.acme.httpjson.auth.token", "telemetry.otlp_headers.authorization"}, keysIn(c.Changes(next))); d != "" {
 		t.Error(d)
 	}
 	for _, change := range c.Changes(next) {
@@ -266,7 +269,7 @@ func TestAReloadIsRefusedAsAWhole(t *testing.T) {
 	if _, err := f.try("url: https://api.acme", "timeout: soon\n      url: https://api.acme"); !errors.As(err, &invalid) {
 		t.Fatal(err)
 	}
-	if _, err := c.Reload(time.Now()); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "pollux.yaml:7: gateways.acme.httpjson.timeout") {
+	if _, err := c.Reload(time.Now()); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "pollux.yaml:8: gateways.acme.httpjson.timeout") {
 		t.Errorf("it is taken, or does not say where: %v", err)
 	}
 	if err := os.Remove(filepath.Join(f.dir, "pollux.yaml")); err != nil {

@@ -94,16 +94,16 @@ func TestTheKeysOfTLSBecomeThoseOfTheURL(t *testing.T) {
 func TestSecretsOfEverybodyAreRefusedOrWarnedOf(t *testing.T) {
 	for mode, c := range map[os.FileMode]struct{ refused, warned bool }{0o600: {}, 0o440: {}, 0o644: {warned: true}, 0o666: {refused: true}} {
 		f := newFolder(t)
-		for _, name := range []string{"dsn", "token", "hook"} {
+		for _, name := range []string{"dsn", "token", "hook", "push"} {
 			if err := os.Chmod(filepath.Join(f.dir, name), mode); err != nil {
 				t.Fatal(err)
 			}
 		}
 		loaded, err := f.try()
-		if (err != nil) != c.refused || c.refused && strings.Count(err.Error(), "may write the file that it names") != 3 {
+		if (err != nil) != c.refused || c.refused && strings.Count(err.Error(), "may write the file that it names") != 4 {
 			t.Errorf("%o: %v", mode, err)
 		}
-		if (len(loaded.Warnings()) == 3) != c.warned {
+		if (len(loaded.Warnings()) == 4) != c.warned {
 			t.Errorf("%o: %v", mode, loaded.Warnings())
 		}
 		for _, w := range loaded.Warnings() {

@@ -185,7 +185,7 @@ func (v *verifier) secrets(s *schema, p path, values map[string]any) secrets {
 		if read[name] {
 			return
 		}
-		if v.skips(skipSecrets) || p[0] == "gateways" && v.unused(p[1]) || v.skips(SkipWebhooks) && p[0] == "webhooks" {
+		if v.skips(skipSecrets) || p[0] == "gateways" && v.unused(p[1]) || v.skips(SkipWebhooks) && p[0] == "webhooks" || v.skips(SkipTelemetry) && p[0] == "telemetry" {
 			found.values[name] = secret.New("skipped")
 			return
 		}
@@ -261,7 +261,9 @@ func (v *verifier) telemetry(c *Config) {
 			v.refuse(keys("telemetry.otlp_headers"), "%.40q is not the name of a header; write it of a-z, 0-9 and -", name)
 		}
 	}
-	v.certificates("telemetry.otlp_", "ca_file", certificate.Files{CA: t.OTLPCAFile, Cert: t.OTLPCertFile, Key: t.OTLPKeyFile})
+	if !v.skips(SkipTelemetry) {
+		v.certificates("telemetry.otlp_", "ca_file", certificate.Files{CA: t.OTLPCAFile, Cert: t.OTLPCertFile, Key: t.OTLPKeyFile})
+	}
 	v.between("telemetry.max_gateways", t.MaxGateways, 1, 1000)
 }
 

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 
 	"pollux/internal/outage"
 	"pollux/internal/secret"
@@ -39,17 +40,35 @@ type OTLP struct {
 	CAFile   string                   // PEM: who signed the collector's certificate; empty means the system's authorities
 	CertFile string                   // PEM: our own certificate, with KeyFile
 	KeyFile  string
+
+	sent *pushHeaders // Headers as they are now; nil: none
 }
 
 func (o OTLP) timeout() time.Duration { return cmp.Or(o.Timeout, defaultTimeout) }
 
-// headers are the headers as they are sent.
-func (o OTLP) headers() map[string]string {
-	all := make(map[string]string, len(o.Headers))
-	for name, value := range o.Headers {
-		all[name] = value.Reveal()
+// pushHeaders are the headers of pushes, which may change while pushes are made. A nil one has none.
+type pushHeaders struct{ pairs atomic.Pointer[[]string] }
+
+func newPushHeaders(headers map[string]secret.Secret) *pushHeaders {
+	h := new(pushHeaders)
+	h.set(headers)
+	return h
+}
+
+func (h *pushHeaders) set(headers map[string]secret.Secret) {
+	pairs := make([]string, 0, 2*len(headers))
+	for name, value := range headers {
+		pairs = append(pairs, name, value.Reveal())
 	}
-	return all
+	h.pairs.Store(&pairs)
+}
+
+// with adds the headers to what is sent in a context.
+func (h *pushHeaders) with(ctx context.Context) context.Context {
+	if h == nil {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, *h.pairs.Load()...)
 }
 
 // credentials are what TLS is spoken with, where the endpoint asks for it. The files are read once, so that a missing one is an error of the start.
@@ -79,9 +98,6 @@ func (o OTLP) credentials() (credentials.TransportCredentials, error) {
 
 func spanExporter(ctx context.Context, c Config) (sdk.SpanExporter, error) {
 	options := []otlptracegrpc.Option{otlptracegrpc.WithEndpointURL(c.OTLPEndpoint), otlptracegrpc.WithTimeout(c.OTLP.timeout())}
-	if len(c.OTLP.Headers) > 0 {
-		options = append(options, otlptracegrpc.WithHeaders(c.OTLP.headers()))
-	}
 	if c.OTLP.secured() {
 		creds, err := c.OTLP.credentials()
 		if err != nil {
@@ -105,9 +121,6 @@ func metricReader(ctx context.Context, c Config, failed func(error)) (metric.Rea
 		return nil, nil
 	}
 	options := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpointURL(c.OTLPEndpoint), otlpmetricgrpc.WithTimeout(c.OTLP.timeout())}
-	if len(c.OTLP.Headers) > 0 {
-		options = append(options, otlpmetricgrpc.WithHeaders(c.OTLP.headers()))
-	}
 	if c.OTLP.secured() {
 		creds, err := c.OTLP.credentials()
 		if err != nil {
@@ -119,30 +132,32 @@ func metricReader(ctx context.Context, c Config, failed func(error)) (metric.Rea
 	if err != nil {
 		return nil, fmt.Errorf("exporting metrics to %s: %w", c.OTLPEndpoint, err)
 	}
-	return metric.NewPeriodicReader(watchedMetrics{exporter, failed}, metric.WithInterval(cmp.Or(c.OTLP.Every, defaultPushEvery)), metric.WithTimeout(c.OTLP.timeout())), nil
+	return metric.NewPeriodicReader(watchedMetrics{exporter, failed, c.OTLP.sent}, metric.WithInterval(cmp.Or(c.OTLP.Every, defaultPushEvery)), metric.WithTimeout(c.OTLP.timeout())), nil
 }
 
 // watchedSpans says how each push went. It returns no error: the SDK would say the same once more.
 type watchedSpans struct {
 	sdk.SpanExporter
-	told func(error)
+	told    func(error)
+	headers *pushHeaders
 }
 
 // ExportSpans implements sdk.SpanExporter.
 func (w watchedSpans) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
-	w.told(w.SpanExporter.ExportSpans(ctx, spans))
+	w.told(w.SpanExporter.ExportSpans(w.headers.with(ctx), spans))
 	return nil
 }
 
 // watchedMetrics is watchedSpans for metrics.
 type watchedMetrics struct {
 	metric.Exporter
-	told func(error)
+	told    func(error)
+	headers *pushHeaders
 }
 
 // Export implements metric.Exporter.
 func (w watchedMetrics) Export(ctx context.Context, rm *metricdata.ResourceMetrics) error {
-	w.told(w.Exporter.Export(ctx, rm))
+	w.told(w.Exporter.Export(w.headers.with(ctx), rm))
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,13 +84,17 @@ func TestMetricsAndTracesArePushedOverTLSWithAToken(t *testing.T) {
 	}
 	_, polled := tel.Tracing.Poll(t.Context(), consumer.Origin{}, "payments.poll.acme.high", "acme", 1)
 	polled(nil)
+	if err := tel.Metrics.provider.ForceFlush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	tel.SetPushHeaders(map[string]secret.Secret{"authorization": secret.New("Bearer of the next day")})
 	if err := tel.Close(t.Context()); err != nil { // it sends what is left
 		t.Error(err)
 	}
 	if len(spans.spans) != 1 {
 		t.Errorf("the collector has the spans %v", spans.spans)
 	}
-	if len(guard.tokens) != 1 || guard.tokens[0] != "Bearer of a test" {
+	if !slices.Equal(guard.tokens, []string{"Bearer of a test", "Bearer of the next day"}) {
 		t.Errorf("metrics came with %q", guard.tokens)
 	}
 }

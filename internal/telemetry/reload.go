@@ -23,15 +23,16 @@ var ReloadResults = []ReloadResult{ReloadApplied, ReloadUnchanged, ReloadInvalid
 
 // What is renewed from files while the process runs: the label secret.
 const (
-	SecretDatabase = "database"
-	SecretNATS     = "nats"
-	SecretGateways = "gateways"
-	SecretWebhooks = "webhooks"
-	SecretTLS      = "tls"
+	SecretDatabase  = "database"
+	SecretNATS      = "nats"
+	SecretGateways  = "gateways"
+	SecretWebhooks  = "webhooks"
+	SecretTelemetry = "telemetry"
+	SecretTLS       = "tls"
 )
 
 // Secrets are all values of the label secret, in a fixed order.
-var Secrets = []string{SecretDatabase, SecretNATS, SecretGateways, SecretWebhooks, SecretTLS}
+var Secrets = []string{SecretDatabase, SecretNATS, SecretGateways, SecretWebhooks, SecretTelemetry, SecretTLS}
 
 // Certificates are all values of the label certificate, in a fixed order: ours, and the last of the authorities that another's is checked against.
 var Certificates = []string{"database", "database_ca", "nats", "nats_ca", "webhooks", "webhooks_client_ca", "telemetry", "telemetry_client_ca"}

@@ -19,6 +19,8 @@ import (
 	"go.opentelemetry.io/otel"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"golang.org/x/sync/errgroup"
+
+	"pollux/internal/secret"
 )
 
 // Config says what a process tells about itself. The zero value writes text at Info to nowhere else than the given writer, serves
@@ -56,6 +58,7 @@ type Telemetry struct {
 	Health  *Health
 
 	level    *slog.LevelVar
+	headers  *pushHeaders
 	pages    *server // nil when nothing listens
 	profiles *server
 }
@@ -72,6 +75,7 @@ func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
 		return nil, err
 	}
 	pushed := newPushes(log)
+	c.OTLP.sent = newPushHeaders(c.OTLP.Headers)
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("OpenTelemetry reports an error", "error", err) }))
 	registry := prometheus.NewRegistry()
 	metrics, err := pushedMetrics(ctx, c, registry, pushed)
@@ -82,7 +86,7 @@ func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
 	if err != nil {
 		return nil, errors.Join(err, metrics.close(ctx))
 	}
-	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth(), level: level}
+	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth(), level: level, headers: c.OTLP.sent}
 	if err := t.listen(c, registry); err != nil {
 		return nil, errors.Join(err, tracing.close(ctx), metrics.close(ctx))
 	}
@@ -132,6 +136,9 @@ func (t *Telemetry) listen(c Config, g prometheus.Gatherer) error {
 	t.pages = s
 	return nil
 }
+
+// SetPushHeaders changes what is sent with each push from now on: a token that was renewed.
+func (t *Telemetry) SetPushHeaders(headers map[string]secret.Secret) { t.headers.set(headers) }
 
 // SetLevel changes which log lines are written from now on.
 func (t *Telemetry) SetLevel(l slog.Level) { t.level.Set(l) }

@@ -41,7 +41,7 @@ func newTracing(ctx context.Context, c Config, failed func(error)) (*Tracing, er
 	if err != nil {
 		return nil, err
 	}
-	return traceTo(c, sdk.NewBatchSpanProcessor(watchedSpans{exporter, failed}, sdk.WithExportTimeout(c.OTLP.timeout()))), nil
+	return traceTo(c, sdk.NewBatchSpanProcessor(watchedSpans{exporter, failed, c.OTLP.sent}, sdk.WithExportTimeout(c.OTLP.timeout()))), nil
 }
 
 func traceTo(c Config, p sdk.SpanProcessor) *Tracing {
