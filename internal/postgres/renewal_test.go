@@ -6,52 +6,17 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pollux/internal/certificate/certificatetest"
-	"pollux/internal/localpg"
 	"pollux/internal/pgtest"
 )
-
-// secure has a server speak TLS and ask clients for certificates of an authority.
-func secure(t *testing.T, srv *localpg.Server, a *certificatetest.Authority) {
-	t.Helper()
-	st, err := os.Stat(srv.Dir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	owner := st.Sys().(*syscall.Stat_t)
-	cert, key := a.Issue("server", time.Hour)
-	conn, err := pgx.Connect(t.Context(), srv.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	for name, content := range map[string][]byte{"ssl_cert_file": cert, "ssl_key_file": key, "ssl_ca_file": a.PEM} {
-		file := certificatetest.Write(t, filepath.Join(srv.Dir(), name), content)
-		if err := os.Chown(file, int(owner.Uid), int(owner.Gid)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Exec(t.Context(), `alter system set `+name+` = '`+file+`'`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := conn.Exec(t.Context(), `alter system set ssl = on`); err != nil {
-		t.Fatal(err)
-	}
-	if err := srv.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // ask asks on a new connection.
 func ask(t *testing.T, pool *pgxpool.Pool, sql string) (string, error) {
@@ -67,7 +32,7 @@ func ask(t *testing.T, pool *pgxpool.Pool, sql string) (string, error) {
 func TestNewConnectionsHaveTheCertificatesOfTheFiles(t *testing.T) {
 	a, dir := certificatetest.New(t), t.TempDir()
 	srv := pgtest.Server(t)
-	secure(t, srv, a)
+	pgtest.Secure(t, srv, a)
 	u, err := url.Parse(srv.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)

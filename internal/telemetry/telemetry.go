@@ -126,7 +126,11 @@ func (t *Telemetry) listen(c Config, g prometheus.Gatherer) error {
 	if c.Listen == "" {
 		return nil
 	}
-	s, err := listen(c.Listen, pageHandler(g, t.Health, errorLog), errorLog)
+	strangers := errorLog
+	if c.TLS != nil { // who fails at the handshake is no news
+		strangers = slog.NewLogLogger(t.Log.Handler(), slog.LevelDebug)
+	}
+	s, err := listen(c.Listen, pageHandler(g, t.Health, errorLog), strangers)
 	if err != nil {
 		return errors.Join(err, t.profiles.close())
 	}
