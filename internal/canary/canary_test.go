@@ -401,10 +401,10 @@ func (s *site) look(metadata string) {
 	}
 	s.traces.mu.Lock()
 	defer s.traces.mu.Unlock()
-	if s.traces.spans < len(vendors)*tricks {
-		t.Errorf("only %d spans", s.traces.spans)
+	if s.traces.spans < len(vendors)*tricks || s.traces.pushes == 0 {
+		t.Errorf("only %d spans and %d pushes of metrics", s.traces.spans, s.traces.pushes)
 	}
-	s.marks.none(t, "the traces", s.traces.text.Bytes())
+	s.marks.none(t, "what was pushed to the collector", s.traces.text.Bytes())
 	for column, content := range s.rows() {
 		for _, name := range s.marks.in(content) {
 			if expected[column] != name {

@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/rogpeppe/go-internal/testscript"
+	metrics "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
@@ -69,13 +70,14 @@ type site struct {
 	shown            map[string][]byte // what was written by processes and commands
 }
 
-// traces is a collector that keeps all that it is sent.
+// traces is a collector that keeps all that it is sent, spans and metrics.
 type traces struct {
 	collector.UnimplementedTraceServiceServer
 	address string
 	mu      sync.Mutex
 	text    bytes.Buffer
 	spans   int
+	pushes  int // of metrics
 }
 
 // Export implements the collector.
@@ -91,6 +93,21 @@ func (c *traces) Export(_ context.Context, r *collector.ExportTraceServiceReques
 	return &collector.ExportTraceServiceResponse{}, nil
 }
 
+// pushed takes metrics for the same text.
+type pushed struct {
+	metrics.UnimplementedMetricsServiceServer
+	*traces
+}
+
+// Export implements the collector.
+func (c pushed) Export(_ context.Context, r *metrics.ExportMetricsServiceRequest) (*metrics.ExportMetricsServiceResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pushes++
+	fmt.Fprintln(&c.text, r)
+	return &metrics.ExportMetricsServiceResponse{}, nil
+}
+
 func newTraces(t *testing.T) *traces {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -98,6 +115,7 @@ func newTraces(t *testing.T) *traces {
 	}
 	c, srv := &traces{address: l.Addr().String()}, grpc.NewServer()
 	collector.RegisterTraceServiceServer(srv, c)
+	metrics.RegisterMetricsServiceServer(srv, pushed{traces: c})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	t.Cleanup(func() { srv.Stop(); <-served })
