@@ -38,6 +38,7 @@ func ConsumerCommand() *cobra.Command {
 	})
 	config.AddFlags(cmd.Flags())
 	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
+	addProbe(cmd)
 	return cmd
 }
 
@@ -63,12 +64,17 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	if err := p.await(ctx, p.database, record.Check); err != nil {
 		return err
 	}
-	p.found(p.database, record.Ping)
+	probe := postgres.NewProbe(pool)
+	defer probe.Close()
+	p.found(p.database, probe.Check)
 	conn, err := p.connect(ctx, cfg, "pollux-consumer")
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	if err := p.selfCheck(ctx, cfg, message.UserConsumer, pool, conn); err != nil {
+		return err
+	}
 
 	members := fleet.New(fleet.Options{KV: conn.KV(), Log: p.Log})
 	entrances, err := gates(cfg, members)

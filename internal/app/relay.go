@@ -11,6 +11,7 @@ import (
 
 	"pollux/internal/broker"
 	"pollux/internal/config"
+	"pollux/internal/message"
 	"pollux/internal/outbox"
 	"pollux/internal/postgres"
 	"pollux/internal/survey"
@@ -36,6 +37,7 @@ func RelayCommand() *cobra.Command {
 	})
 	config.AddFlags(cmd.Flags())
 	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
+	addProbe(cmd)
 	cmd.Flags().BoolVar(&once, "once", false, "publish what is due and end, for cron")
 	return cmd
 }
@@ -95,39 +97,48 @@ func surveyed(cfg config.Config) []survey.Queue {
 type openedRelay struct {
 	relay *outbox.Relay
 	pool  *pgxpool.Pool
-	conn  *broker.Conn
+	probe *postgres.Probe
+	conn  *broker.Conn // nil until it is there
 }
 
-func (r openedRelay) close() {
-	r.conn.Close()
+func (r *openedRelay) close() {
+	if r.conn != nil {
+		r.conn.Close()
+	}
+	r.probe.Close()
 	r.pool.Close()
 }
 
-func openRelay(ctx context.Context, cfg config.Config, p *Process) (openedRelay, error) {
+func openRelay(ctx context.Context, cfg config.Config, p *Process) (r openedRelay, err error) {
 	settings := relayConfig(cfg)
-	pool, err := p.pool(cfg, "pollux-relay", settings.Owner)
-	if err != nil {
-		return openedRelay{}, err
+	if r.pool, err = p.pool(cfg, "pollux-relay", settings.Owner); err != nil {
+		return r, err
 	}
-	record := postgres.NewRelay(pool, cfg.Relay.KeepEvents, cfg.Relay.KeepAttempts)
+	r.probe = postgres.NewProbe(r.pool)
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	record := postgres.NewRelay(r.pool, cfg.Relay.KeepEvents, cfg.Relay.KeepAttempts)
 	if err := p.await(ctx, p.database, record.Check); err != nil {
-		pool.Close()
-		return openedRelay{}, err
+		return r, err
 	}
-	p.found(p.database, record.Check)
-	conn, err := p.connect(ctx, cfg, "pollux-relay")
-	if err != nil {
-		pool.Close()
-		return openedRelay{}, err
+	p.found(p.database, r.probe.Check)
+	if r.conn, err = p.connect(ctx, cfg, "pollux-relay"); err != nil {
+		return r, err
 	}
-	p.found(p.broker, ready(conn))
-	p.seePool(pool)
-	p.seeBroker(conn)
-	relay := outbox.New(settings, record, conn, p.Metrics, p.Log)
+	if err := p.selfCheck(ctx, cfg, message.UserRelay, r.pool, r.conn); err != nil {
+		return r, err
+	}
+	p.found(p.broker, ready(r.conn))
+	p.seePool(r.pool)
+	p.seeBroker(r.conn)
+	r.relay = outbox.New(settings, record, r.conn, p.Metrics, p.Log)
 	if p.Tracing.On() {
-		relay = relay.WithTracer(p.Tracing)
+		r.relay = r.relay.WithTracer(p.Tracing)
 	}
-	return openedRelay{relay, pool, conn}, nil
+	return r, nil
 }
 
 // pool opens the database for a service, which writes down there that its configuration was reloaded.

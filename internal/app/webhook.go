@@ -40,6 +40,7 @@ func WebhookCommand() *cobra.Command {
 	config.AddFlags(cmd.Flags())
 	config.AddFlag(cmd.Flags(), "listen", "telemetry.listen", "where /metrics, /healthz and /readyz are served")
 	config.AddFlag(cmd.Flags(), "address", "webhooks.listen", "where notifications are taken")
+	addProbe(cmd)
 	return cmd
 }
 
@@ -72,6 +73,9 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	if err := p.await(ctx, p.database, record.Check); err != nil {
 		return err
 	}
+	if err := p.selfCheck(ctx, cfg, programWebhook, pool, nil); err != nil {
+		return err
+	}
 	p.seePool(pool)
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Webhooks.Listen)
 	if err != nil {
@@ -96,7 +100,9 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	g.Go(func() error {
 		return webhook.Serve(ctx, serverConfig(cfg), listener, secured, receiver, p.Metrics, p.Log)
 	})
-	p.found(p.database, record.Ping)
+	probe := postgres.NewProbe(pool)
+	defer probe.Close()
+	p.found(p.database, probe.Check)
 	if p.Listening != nil {
 		p.Listening(listener.Addr())
 	}

@@ -36,7 +36,7 @@ var (
 
 	// useCases say what happens, through small interfaces of their own.
 	useCases = []string{"./internal/outbox/...", "./internal/consumer/...", "./internal/deadletter/...", "./internal/webhook/...", "./internal/breaker/...", "./internal/fleet/...", "./internal/limit/...",
-		"./internal/casework/...", "./internal/adoption/...", "./internal/survey/..."}
+		"./internal/casework/...", "./internal/adoption/...", "./internal/survey/...", "./internal/doctor/..."}
 
 	// adapters know one outside thing each. The packages below gateway are adapters of gateways, and what these share.
 	adapters = []string{"./internal/postgres/...", "./internal/broker/...", "./internal/gateway/*", "./internal/telemetry/..."}

@@ -13,6 +13,9 @@ const (
 	userInfo = "$SYS.REQ.USER.INFO"
 )
 
+// accountInfo is where the limits of the account are asked for.
+const accountInfo = apiPrefix + "INFO"
+
 func streamInfo(stream string) string   { return apiPrefix + "STREAM.INFO." + stream }
 func streamCreate(stream string) string { return apiPrefix + "STREAM.CREATE." + stream }
 func streamUpdate(stream string) string { return apiPrefix + "STREAM.UPDATE." + stream }

@@ -66,7 +66,7 @@ func look() []string {
 }
 
 func lookAround() []string {
-	return append(look(), streamInfo(fleetStream), messageGet(fleetStream))
+	return append(look(), consumerList(message.StreamDeferred), streamInfo(fleetStream), messageGet(fleetStream))
 }
 
 func relayMay(a Access) []string {
@@ -109,7 +109,7 @@ func read(stream, name string) []string {
 
 // lookAt is what it takes to look at all that there is, the consumers of readers too.
 func lookAt(a Access) []string {
-	all := lookAround()
+	all := append(lookAround(), accountInfo)
 	for _, name := range a.Readers {
 		for _, stream := range readStreams {
 			all = append(all, consumerInfo(stream, name))

@@ -110,7 +110,7 @@ var publishes = map[string][]string{
 	"_INBOX.x.1":                                   nil,
 	"$SYS.REQ.SERVER.PING":                         nil,
 	"$SYS.REQ.USER.INFO":                           everybody,
-	"$JS.API.INFO":                                 nil,
+	"$JS.API.INFO":                                 {message.UserOperator, message.UserReadOnly},
 	"$JS.API.STREAM.LIST":                          nil,
 	"$JS.API.STREAM.NAMES":                         nil,
 	"$JS.API.STREAM.INFO.PAYMENTS_POLL":            message.Users,

@@ -46,7 +46,7 @@ found that a person should see.`,
 		return nil
 	}
 	cmd.AddCommand(migrateCommand(), streamsCommand(), configCommand(), dlqCommand(), approveCommand(), paymentCommand(), paymentsCommand(), verifyCommand(),
-		breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), restoredCommand(), permsCommand(), versionCommand())
+		breakerCommand(), gatewayCommand(), webhookCommand(), auditCommand(), doctorCommand(), healthcheckCommand(), restoredCommand(), permsCommand(), versionCommand())
 	return cmd
 }
 

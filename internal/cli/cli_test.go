@@ -75,6 +75,8 @@ func TestScripts(t *testing.T) {
 			"consumer":  makeConsumer,
 			"stream":    makeStream,
 			"silent":    silentServer,
+			"relay":     relaySession,
+			"page":      startPage,
 			"psp":       startPSP,
 			"logins":    makeLogins,
 			"guarded":   guardedBroker,
@@ -114,14 +116,48 @@ func within(ts *testscript.TestScript, do func(context.Context) error) {
 
 func tb(ts *testscript.TestScript) testing.TB { return ts.Value("tb").(testing.TB) }
 
-// database [empty]: a database with the schema, or without it, whose URL is in DATABASE_URL.
+// database [empty | durable]: a database with the schema, without it, or with it on a server of its own that forgets nothing, whose URL is in DATABASE_URL.
 func database(ts *testscript.TestScript, _ bool, args []string) {
-	migrate := migrated
-	if len(args) > 0 {
-		migrate = nil
-	}
-	ts.Setenv("DATABASE_URL", pgtest.New(tb(ts), migrate))
 	ts.Setenv("POLLUX_DATABASE__URL", "env:DATABASE_URL")
+	switch strings.Join(args, " ") {
+	case "empty":
+		ts.Setenv("DATABASE_URL", pgtest.New(tb(ts), nil))
+	case "durable":
+		url := pgtest.Server(tb(ts)).DSN("postgres")
+		within(ts, func(ctx context.Context) error { return migrated(ctx, url) })
+		ts.Setenv("DATABASE_URL", url)
+	default:
+		ts.Setenv("DATABASE_URL", pgtest.New(tb(ts), migrated))
+	}
+}
+
+// relay: a session of the database that calls itself what a relay does, until the script ends.
+func relaySession(ts *testscript.TestScript, _ bool, _ []string) {
+	within(ts, func(ctx context.Context) error {
+		cfg, err := pgx.ParseConfig(ts.Getenv("DATABASE_URL"))
+		if err != nil {
+			return err
+		}
+		cfg.RuntimeParams["application_name"] = "pollux-relay"
+		conn, err := pgx.ConnectConfig(ctx, cfg)
+		if err == nil {
+			ts.Defer(func() { _ = conn.Close(context.Background()) })
+		}
+		return err
+	})
+}
+
+// page NAME STATUS FILE: a page with this status and content, whose URL is in NAME, in capitals.
+func startPage(ts *testscript.TestScript, _ bool, args []string) {
+	status, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	body := ts.ReadFile(args[2])
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, body)
+	}))
+	ts.Defer(s.Close)
+	ts.Setenv(strings.ToUpper(args[0]), s.URL+"/")
 }
 
 // login PASSWORD DATABASE: changes them in DATABASE_URL; a dash leaves one as it is.
@@ -396,7 +432,7 @@ func isJSON(ts *testscript.TestScript, _ bool, _ []string) {
 
 // arrays are the keys whose values are arrays.
 var arrays = map[string]bool{"polls": true, "transitions": true, "calls": true, "headers": true, "answer_headers": true, "changed": true, "problems": true,
-	"first": true, "notes": true, "in_replays": true, "gateways": true, "reasons": true}
+	"first": true, "findings": true, "notes": true, "in_replays": true, "gateways": true, "reasons": true}
 
 func check(v any) error {
 	switch x := v.(type) {

@@ -59,25 +59,26 @@ type Database struct {
 	CAFile   string `koanf:"ca_file"`   // Certificates that the server's is checked against, read again when they change. Empty: the system's.
 	CertFile string `koanf:"cert_file"` // A client certificate, for servers that ask for one; read again when it changes. Empty: none.
 	KeyFile  string `koanf:"key_file"`  // The key of the client certificate.
-	MaxConns int    `koanf:"max_conns"` // Connections of one process. A relay needs one for each batch in flight and one for events; a consumer one for each writer and a few to read. More do not make it faster: PostgreSQL works best with a few per core.
+	MaxConns int    `koanf:"max_conns"` // Connections of one process. A relay needs one for each batch in flight and one for events; a consumer one for each writer and a few to read. More do not make it faster: PostgreSQL works best with a few per core. Readiness has one more, so that probes never wait for the work nor the work for them.
 }
 
 // NATS says where the broker is. At most one of credentials_file, nkey_file and user is used.
 type NATS struct {
-	URLs            []string `koanf:"urls"`               // The servers of one cluster: `nats://host:4222`, `tls://host:4222` with TLS. Without user and password. Required by every process but migrations.
-	CredentialsFile string   `koanf:"credentials_file"`   // A JWT with its seed, as nsc writes it; read again at each connection. Empty: none.
-	NKeyFile        string   `koanf:"nkey_file"`          // The seed of an nkey; read again at each connection. Empty: none.
-	User            string   `koanf:"user"`               // A user, with the password below. Empty: none.
-	Password        Secret   `koanf:"password"`           // The user's password: `file:/path`, read again at each connection, or `env:NAME`.
-	CAFile          string   `koanf:"ca_file"`            // Certificates that the servers' are checked against, read again when they change. Empty: the system's.
-	CertFile        string   `koanf:"cert_file"`          // A client certificate, for servers that ask for one; read again when it changes. Empty: none.
-	KeyFile         string   `koanf:"key_file"`           // The key of the client certificate.
-	ServerName      string   `koanf:"server_name"`        // The name in the servers' certificates, where it is not the host of their URL.
-	InboxPrefix     string   `koanf:"inbox_prefix"`       // What the subjects of answers to us begin with, for servers that let a user read its own inboxes only. Empty: `_INBOX_pollux_` and the name of the program's user, as `pollux perms print` has it: relay, consumer, operator for the command `pollux`, migrator for `pollux streams apply`. A person who may only look writes `_INBOX_pollux_readonly`.
-	Readers         []string `koanf:"readers" restart:""` // Services of yours that read the events. Each has a user in what `pollux perms print` prints, and durable consumers of its name in PAYMENTS_EVENTS and PAYMENTS_DEAD, which `pollux streams apply` makes.
-	MaxOutstanding  int      `koanf:"max_outstanding"`    // Messages that are published and not acknowledged yet. A stream refuses what exceeds 100,000 from all publishers together.
-	Batches         string   `koanf:"batches"`            // Whether many messages for one stream are published as atomic batches: `always`, `never`, or `auto`, which measures each stream and takes what is faster: batches where the server syncs its disk for every message, single messages elsewhere. See [decisions/0003-atomic-batches.md](decisions/0003-atomic-batches.md).
-	BatchThreshold  int      `koanf:"batch_threshold"`    // From so many messages for one stream on, batches are considered. Fewer go singly: their time is mostly the way to the server and back, and there is nothing to gain.
+	URLs            []string `koanf:"urls"`                   // The servers of one cluster: `nats://host:4222`, `tls://host:4222` with TLS. Without user and password. Required by every process but migrations.
+	CredentialsFile string   `koanf:"credentials_file"`       // A JWT with its seed, as nsc writes it; read again at each connection. Empty: none.
+	NKeyFile        string   `koanf:"nkey_file"`              // The seed of an nkey; read again at each connection. Empty: none.
+	User            string   `koanf:"user"`                   // A user, with the password below. Empty: none.
+	Password        Secret   `koanf:"password"`               // The user's password: `file:/path`, read again at each connection, or `env:NAME`.
+	CAFile          string   `koanf:"ca_file"`                // Certificates that the servers' are checked against, read again when they change. Empty: the system's.
+	CertFile        string   `koanf:"cert_file"`              // A client certificate, for servers that ask for one; read again when it changes. Empty: none.
+	KeyFile         string   `koanf:"key_file"`               // The key of the client certificate.
+	ServerName      string   `koanf:"server_name"`            // The name in the servers' certificates, where it is not the host of their URL.
+	InboxPrefix     string   `koanf:"inbox_prefix"`           // What the subjects of answers to us begin with, for servers that let a user read its own inboxes only. Empty: `_INBOX_pollux_` and the name of the program's user, as `pollux perms print` has it: relay, consumer, operator for the command `pollux`, migrator for `pollux streams apply`. A person who may only look writes `_INBOX_pollux_readonly`.
+	Readers         []string `koanf:"readers" restart:""`     // Services of yours that read the events. Each has a user in what `pollux perms print` prints, and durable consumers of its name in PAYMENTS_EVENTS and PAYMENTS_DEAD, which `pollux streams apply` makes.
+	MaxOutstanding  int      `koanf:"max_outstanding"`        // Messages that are published and not acknowledged yet. A stream refuses what exceeds 100,000 from all publishers together.
+	Batches         string   `koanf:"batches"`                // Whether many messages for one stream are published as atomic batches: `always`, `never`, or `auto`, which measures each stream and takes what is faster: batches where the server syncs its disk for every message, single messages elsewhere. See [decisions/0003-atomic-batches.md](decisions/0003-atomic-batches.md).
+	BatchThreshold  int      `koanf:"batch_threshold"`        // From so many messages for one stream on, batches are considered. Fewer go singly: their time is mostly the way to the server and back, and there is nothing to gain.
+	MonitorURL      string   `koanf:"monitor_url" restart:""` // The monitoring page of a server, `http://host:8222`: nothing else tells how it syncs its disk. For `pollux doctor` only. Empty: it is not asked.
 }
 
 // Log says what is written to standard error.

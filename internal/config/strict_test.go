@@ -149,6 +149,14 @@ func TestWhatIsNotYAMLIsOneProblemWithItsLine(t *testing.T) {
 	}
 }
 
+func TestTheMonitoringPageIsAURL(t *testing.T) {
+	for _, page := range []string{"nats:8222", "http://", "http://me:hunter2@nats:8222"} {
+		if got := problems(t, Options{File: file(t, enough), Set: []string{"nats.monitor_url=" + page}}); !strings.Contains(got, "nats.monitor_url: not a URL of the form http://host:8222") || strings.Contains(got, "hunter2") {
+			t.Errorf("%s: %s", page, got)
+		}
+	}
+}
+
 func TestEmptyListSaysThatItIsEmpty(t *testing.T) {
 	for _, o := range []Options{
 		{File: file(t, enough), Set: []string{"nats.urls="}},

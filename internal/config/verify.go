@@ -131,6 +131,9 @@ func (v *verifier) broker(n *NATS) {
 			v.refuse(keys("nats.readers"), "%.40q; write names of your services, each once, of a-z, 0-9 and _, other than those of Pollux's own users (%s)", name, strings.Join(message.Users, ", "))
 		}
 	}
+	if u, err := url.Parse(n.MonitorURL); n.MonitorURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
+		v.refuse(keys("nats.monitor_url"), "not a URL of the form http://host:8222")
+	}
 	if v.skips(SkipBroker) {
 		return
 	}

@@ -130,16 +130,10 @@ const lockTimeout = "5s"
 // serves this build, so that an upgrade needs no moment at which everything changes at once.
 func CheckSchema(ctx context.Context, db Querier) error {
 	want := newest()
-	var have int64
-	err := db.QueryRow(ctx, `
-		select coalesce(max(version_id), 0)
-		from pollux.schema_version
-		where is_applied`).Scan(&have)
+	have, err := schemaVersion(ctx, db)
 	switch {
-	case err != nil && undefined(err):
-		return fmt.Errorf("%w: it has no schema pollux; run: pollux migrate up", ErrSchema)
 	case err != nil:
-		return describe("reading the schema's version", err)
+		return err
 	case have < want:
 		return fmt.Errorf("%w: it is at version %d, this build needs %d; run: pollux migrate up", ErrSchema, have, want)
 	case have > want:
@@ -158,6 +152,18 @@ func serves(ctx context.Context, db Querier, have, want int64) error {
 		return fmt.Errorf("%w: it is at version %d and serves builds that know %d; this one knows %d; run a newer build", ErrSchema, have, since, want)
 	}
 	return nil
+}
+
+// schemaVersion is the version of the database's schema.
+func schemaVersion(ctx context.Context, db Querier) (have int64, err error) {
+	err = db.QueryRow(ctx, `
+		select coalesce(max(version_id), 0)
+		from pollux.schema_version
+		where is_applied`).Scan(&have)
+	if err != nil && undefined(err) {
+		return 0, fmt.Errorf("%w: it has no schema pollux; run: pollux migrate up", ErrSchema)
+	}
+	return have, describe("reading the schema's version", err)
 }
 
 // Querier is what both a pool and a connection offer.

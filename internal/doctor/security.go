@@ -1,0 +1,151 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+func judgeRecordTLS(s Server, _ *Settings) []opinion {
+	return judgePeer(s.Peer, "sslmode=verify-full in database.url, and sslrootcert")
+}
+
+func judgeBrokerTLS(h Hub, _ *Settings) []opinion {
+	if !h.Auth && !h.Peer.Local {
+		return red("accounts and users in the server's configuration; deploy/nats has them", "it lets everybody in who reaches it").alone()
+	}
+	return judgePeer(h.Peer, "tls:// in nats.urls, and nats.ca_file")
+}
+
+func judgePeer(p Peer, mend string) []opinion {
+	switch {
+	case p.Secure:
+		return green("TLS").alone()
+	case p.Local:
+		return green("without TLS, on this machine").alone()
+	}
+	return yellow(mend, "without TLS, over a network").alone()
+}
+
+// certificatesCheck looks at all certificates that were shown or named. What cannot be reached has a finding of its own elsewhere.
+func certificatesCheck(ctx context.Context, s *Sources, set *Settings) []opinion {
+	var certs []Certificate
+	var unseen []string
+	if s.Server != nil {
+		if v, err := s.Server.Get(ctx); err == nil {
+			certs = append(certs, v.Peer.Certificates...)
+		} else {
+			unseen = append(unseen, "the database's")
+		}
+	}
+	if s.Hub != nil {
+		if v, err := s.Hub.Get(ctx); err == nil {
+			certs = append(certs, v.Peer.Certificates...)
+		} else {
+			unseen = append(unseen, "the broker's")
+		}
+	}
+	if s.Files != nil {
+		if v, err := s.Files.Get(ctx); err == nil {
+			for _, f := range v {
+				certs = append(certs, f.Certs...)
+			}
+		} else {
+			unseen = append(unseen, "those of files")
+		}
+	}
+	return judgeCertificates(certs, unseen, set)
+}
+
+func judgeCertificates(certs []Certificate, unseen []string, set *Settings) []opinion {
+	var found []opinion
+	for _, c := range certs {
+		if c.Err != "" {
+			found = append(found, red("put a certificate in PEM there", "%s", c.Err).about(c.Where))
+			continue
+		}
+		if o, ends := endsSoon(c.NotAfter, set.Now, "renew it; where it is a file it is read again without a restart", "the certificate of "+c.Subject); ends {
+			found = append(found, o.about(c.Where))
+		}
+	}
+	if len(unseen) > 0 {
+		found = append(found, opinion{level: Unknown, found: "not looked at: " + strings.Join(unseen, ", "), mend: "see record.reachable and broker.reachable"})
+	}
+	return all(found, fmt.Sprintf("none of %d does", len(certs)))
+}
+
+func judgeCredentialFiles(files []File, set *Settings) []opinion {
+	var found []opinion
+	looked := 0
+	for _, f := range files {
+		if f.Kind != CredentialsFile || f.Missing {
+			continue
+		}
+		looked++
+		if f.Err != "" {
+			found = append(found, red("nsc generate creds", "%s", f.Err).about(f.Path))
+			continue
+		}
+		if o, ends := endsSoon(f.Expires, set.Now, "nsc generate creds; the file is read again at the next connection", "the user's JWT"); ends {
+			found = append(found, o.about(f.Path))
+		}
+	}
+	if looked == 0 && len(found) == 0 {
+		return green("none are used here").alone()
+	}
+	return all(found, "none does")
+}
+
+func judgeSuperuser(s Server, _ *Settings) []opinion {
+	if s.Superuser {
+		return yellow("a login for each program, with its role: docs/permissions.md", "%s is a superuser", s.Login).alone()
+	}
+	return green("%s is none", s.Login).alone()
+}
+
+func judgeRights(r Rights, _ *Settings) []opinion {
+	var found []opinion
+	if r.Everything != "" {
+		return yellow("a login, or a user, of "+r.Role+": docs/permissions.md", "%s may do everything: %s", r.Login, r.Everything).alone()
+	}
+	if n := len(r.Missing); n > 0 {
+		found = append(found, red("pollux migrate up grants the roles theirs, pollux perms print nats has the users'; is this the login of "+r.Role+"? See --as and docs/permissions.md", "%s lacks %s of %s: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Missing)))
+	}
+	if n := len(r.Excessive); n > 0 {
+		found = append(found, yellow("revoke them, or use the login of the role: docs/permissions.md", "%s has %s that %s does not need: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Excessive)))
+	}
+	return all(found, fmt.Sprintf("%s has those of %s", r.Login, r.Role))
+}
+
+// some is the first few of a list.
+func some(list []string) string {
+	const few = 5
+	if len(list) <= few {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more", strings.Join(list[:few], ", "), len(list)-few)
+}
+
+func judgeFiles(files []File, _ *Settings) []opinion {
+	var found []opinion
+	looked, elsewhere := 0, 0
+	for _, f := range files {
+		switch {
+		case f.Kind == CertificateFile:
+		case f.Missing:
+			elsewhere++
+		case f.Err != "" && f.Mode == 0:
+			found = append(found, opinion{level: Unknown, subject: f.Path, found: "not looked at: " + f.Err, mend: "run pollux doctor as the user that the service runs as"})
+		default:
+			looked++
+			if f.Others {
+				found = append(found, yellow("chmod 600 "+f.Path+"; mounted by an orchestrator: mode 0440 and the group of the process", "%s has mode %04o", f.Key, f.Mode).about(f.Path))
+			}
+		}
+	}
+	well := fmt.Sprintf("%d looked at", looked)
+	if elsewhere > 0 {
+		well += fmt.Sprintf(", %d are not on this machine", elsewhere)
+	}
+	return all(found, well)
+}

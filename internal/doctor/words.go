@@ -1,0 +1,63 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// oneLine is an error in one line of a table.
+func oneLine(err error) string {
+	words := strings.Join(strings.Fields(err.Error()), " ")
+	const longest = 300
+	if r := []rune(words); len(r) > longest {
+		return string(r[:longest-1]) + "…"
+	}
+	return words
+}
+
+// long is a time as people say it, in its two largest units.
+func long(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	case d < time.Hour:
+		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// size is a number of bytes as people say it.
+func size(n int64) string {
+	switch {
+	case n < 10<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 10<<20:
+		return fmt.Sprintf("%d KiB", n>>10)
+	case n < 10<<30:
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d GiB", n>>30)
+}
+
+// counted is a number with its noun.
+func counted[N int | int64](n N, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// orNothing is a text that may be missing.
+func orNothing(s string) string {
+	if s == "" {
+		return "not set"
+	}
+	return s
+}
+
+func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }

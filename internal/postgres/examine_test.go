@@ -1,0 +1,216 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pollux/internal/audit"
+	"pollux/internal/doctor"
+	"pollux/internal/pgtest"
+)
+
+// examined is what the doctor says of a database, by check; of several findings the worst.
+func examined(t *testing.T, url string) map[string]doctor.Finding {
+	t.Helper()
+	e := examiner(t, url)
+	s := &doctor.Sources{
+		Server: doctor.Ask(e.Server), Clock: doctor.Ask(e.Clock), Schema: doctor.Ask(e.Schema), Sessions: doctor.Ask(e.Sessions), Connections: doctor.Ask(e.Connections),
+		Tables: doctor.Ask(e.Tables), Structure: doctor.Ask(e.Structure), Partitions: doctor.Ask(e.Partitions), Strays: doctor.Ask(e.Strays), Queues: doctor.Ask(e.Queues),
+		Outbox: doctor.Ask(e.Outbox), Letters: doctor.Ask(e.Letters), Silence: doctor.Ask(e.Silence), Chain: doctor.Ask(e.Chain),
+	}
+	set := &doctor.Settings{Gateways: []doctor.Gateway{{Name: "sim", Rate: 10}}, MaxConns: 8, Now: time.Now()}
+	found := map[string]doctor.Finding{}
+	for _, f := range doctor.Examine(t.Context(), s, set, doctor.Record, doctor.Gateways, doctor.Security, doctor.Host).Findings {
+		if _, ok := found[f.ID]; !ok { // the worst comes first
+			found[f.ID] = f
+		}
+	}
+	return found
+}
+
+func examiner(t *testing.T, url string) *Examiner {
+	t.Helper()
+	return NewExaminer(open(t, Options{URL: url, MaxConns: 4, Name: "pollux-doctor"}), ExamineOptions{
+		KeepEvents: 24 * time.Hour, KeepAttempts: 30 * 24 * time.Hour, Watched: []Watched{{Gateway: "sim", After: time.Hour, Pending: 1}}})
+}
+
+func run(t *testing.T, url, sql string) {
+	t.Helper()
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	if _, err := c.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%v\n%s", err, sql)
+	}
+}
+
+func TestTheDoctorFindsWhatIsWrongInTheRecord(t *testing.T) {
+	well := pgtest.New(t, migrate)
+	run(t, well, `select pollux.track_payment('sim', 'p' || i, 1999, 'EUR') from generate_series(1, 5) as i;
+		select pollux.audit('ada', 'test', 'payment.force', 'done', 'why', '[{"target": "payment:1", "before": null, "after": null}]'::jsonb)`)
+	for id, f := range examined(t, well) {
+		switch id {
+		case "record.fsync", "record.full_page_writes", "record.synchronous_commit", "record.relay", "security.superuser": // the tests' server trades them for speed, and is looked at by its superuser
+		default:
+			if f.Level != doctor.Green {
+				t.Errorf("of a database that is well: %+v", f)
+			}
+		}
+	}
+
+	// Several faults at once, as far as one does not hide another.
+	for name, faults := range map[string][]fault{
+		"of its structure": {
+			{"record.writable", doctor.Red, "read_only", `do $$ begin execute format('alter database %I set default_transaction_read_only = on', current_database()); end $$`},
+			{"record.synchronous_commit", doctor.Red, "lost in a crash", `do $$ begin execute format('alter database %I set synchronous_commit = off', current_database()); end $$`},
+			{"record.indexes", doctor.Red, "poll_jobs_claim", `update pg_index set indisvalid = false where indexrelid = 'pollux.poll_jobs_claim'::regclass`},
+			{"record.storage", doctor.Red, "autovacuum_enabled", `alter table pollux.payments set (autovacuum_enabled = off)`},
+			{"record.triggers", doctor.Red, "payments.payments_turned", `alter table pollux.payments disable trigger payments_turned`},
+			{"record.partitions", doctor.Yellow, "there is no partition", `do $$ begin execute format('drop table pollux.outbox_%s', to_char((now() at time zone 'UTC')::date + 1, 'YYYYMMDD')); end $$`},
+			{"record.schema", doctor.Red, "it is at version 3", `delete from pollux.schema_version where version_id > 3`},
+		},
+		"of what is in it": {
+			{"record.indexes", doctor.Red, "missing", `drop index pollux.poll_jobs_claim`},
+			{"record.storage", doctor.Yellow, "fillfactor is not set", `alter table pollux.poll_jobs reset (fillfactor)`},
+			{"record.partitions", doctor.Yellow, "1 rows", `insert into pollux.outbox (event_id, subject, body, created_at, published_at) values ('e0', 's', '{}', now() - interval '90 days', now()); select pg_stat_force_next_flush()`},
+			{"record.due", doctor.Red, "sim/normal", `select pollux.track_payment('sim', 'p', 1, 'EUR'); update pollux.poll_jobs set next_poll_at = now() - interval '2 hours', window_started_at = now() - interval '3 hours'`},
+			{"gateways.notifications", doctor.Yellow, "sim", ``},
+			{"record.queues", doctor.Red, "other", `select pollux.track_payment('other', 'p', 1, 'EUR')`},
+			{"record.outbox", doctor.Red, "tried 9 times", `insert into pollux.outbox (event_id, subject, body, created_at, tries) values ('e1', 's', '{}', now() - interval '1 hour', 9)`},
+			{"record.set_aside", doctor.Yellow, "too large", `insert into pollux.outbox (event_id, subject, body, publish_at, set_aside) values ('e2', 's', '{}', 'infinity', 'too large')`},
+			{"record.letters", doctor.Yellow, "19.99 EUR", `insert into pollux.dead_letters (gateway, reason, subject, body, amount_minor, currency, died_at) values ('sim', 'undecodable', 's', 'b', 1999, 'EUR', now() - interval '3 days')`},
+			{"record.audit", doctor.Red, "row 1", `select pollux.audit('ada', 'test', 'payment.force', 'done', 'why', '[{"target": "payment:1", "before": null, "after": null}]'::jsonb);
+				alter table pollux.audit_log disable trigger all; update pollux.audit_log set actor = 'eve'`},
+			{"record.orphans", doctor.Red, "1 payment is pending without a job", `select pollux.track_payment('sim', 'orphan', 1, 'EUR'); alter table pollux.poll_jobs disable trigger all;
+				delete from pollux.poll_jobs j using pollux.payments p where p.id = j.payment_id and p.reference = 'orphan'`},
+		},
+		"of ends": {
+			{"record.orphans", doctor.Red, "1 job is", `select pollux.track_payment('sim', 'p', 1, 'EUR'); alter table pollux.payments disable trigger all; update pollux.payments set status = 'failed'`},
+			{"record.letters", doctor.Yellow, "nobody drives", `insert into pollux.replays (request_id, selection, reason, created_by, created_at) values ('r', 's', 'w', 'ada', now() - interval '1 hour')`},
+		},
+	} {
+		url := pgtest.New(t, migrate)
+		for _, f := range slices.Backward(faults) { // read-only comes last
+			run(t, url, f.sql)
+		}
+		found := examined(t, url)
+		for _, f := range faults {
+			if got := found[f.id]; got.Level != f.want || !strings.Contains(got.Subject+" "+got.Found, f.says) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	}
+}
+
+// fault is something that is wrong with a record, and what the doctor says of it.
+type fault struct {
+	id   string
+	want doctor.Level
+	says string
+	sql  string
+}
+
+func TestTheDoctorNamesWhoHoldsTheTablesBack(t *testing.T) {
+	url := pgtest.New(t, migrate)
+	run(t, url, `select pollux.track_payment('sim', 'p', 1, 'EUR')`)
+	open := func(name string) *pgx.Conn {
+		t.Helper()
+		cfg, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.RuntimeParams["application_name"] = name
+		c, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close(context.Background()) })
+		return c
+	}
+	forgotten, blocked := open("forgotten"), open("pollux-relay")
+	if _, err := forgotten.Exec(t.Context(), `begin; select from pollux.payments for update`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = blocked.Exec(ctx, `select from pollux.payments for update`)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	e := examiner(t, url)
+	eventually(t, "it is seen who waits for whom", func() bool {
+		s, err := e.Sessions(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder := forgotten.PgConn().PID()
+		return s.Relays == 1 && !s.Hidden && len(s.Oldest) > 0 && s.Oldest[0].Application == "forgotten" && s.Oldest[0].PID == int(holder) &&
+			s.Oldest[0].State == "idle in transaction" && s.Oldest[0].Kind == "client backend" && s.Oldest[0].Age > 0 &&
+			len(s.Waiting) == 1 && s.Waiting[0].Application == "pollux-relay" && s.Waiting[0].Blocker == int(holder) && s.Waiting[0].BlockedBy == "forgotten"
+	})
+}
+
+// The settings of a whole server: one of this test's own.
+func TestTheDoctorFindsAServerThatForgets(t *testing.T) {
+	server := pgtest.Server(t)
+	url := server.DSN("postgres")
+	if err := migrate(t.Context(), url); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"record.fsync", "record.full_page_writes", "record.synchronous_commit", "record.autovacuum", "record.prepared", "record.slots", "record.version", "host.clock"} {
+		if f := examined(t, url)[id]; f.Level != doctor.Green {
+			t.Errorf("of a server that is well: %+v", f)
+		}
+	}
+	for _, sql := range []string{"alter system set fsync = off", "alter system set full_page_writes = off", "alter system set synchronous_commit = off", "alter system set autovacuum = off",
+		"alter system set max_prepared_transactions = 2"} {
+		run(t, url, sql)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, url, `begin; create table t (); prepare transaction 'left behind'`)
+	run(t, url, `select pg_create_physical_replication_slot('nobody', true)`)
+	found := examined(t, url)
+	for id, want := range map[string]doctor.Level{"record.fsync": doctor.Red, "record.full_page_writes": doctor.Yellow, "record.synchronous_commit": doctor.Red, "record.autovacuum": doctor.Red} {
+		if f := found[id]; f.Level != want || !strings.Contains(f.Found, "off") {
+			t.Errorf("%+v", f)
+		}
+	}
+	s, err := examiner(t, url).Sessions(t.Context())
+	if err != nil || len(s.Prepared) != 1 || s.Prepared[0].GID != "left behind" || len(s.Slots) != 1 || s.Slots[0].Name != "nobody" || s.Slots[0].Active {
+		t.Errorf("%+v %v", s, err)
+	}
+	server.Kill()
+	for id, f := range examined(t, url) {
+		if f.Area == doctor.Record && f.Level != doctor.Unknown && f.Level != doctor.Red {
+			t.Errorf("of a server that is away: %s %+v", id, f)
+		}
+	}
+}
+
+func TestTheDoctorReadsALongAuditLog(t *testing.T) {
+	r := newRecord(t)
+	log := NewAudit(r.pool)
+	for range 3 {
+		act := audit.Act{Actor: audit.Actor{Name: "ada", Origin: "test"}, Action: "payment.force", Outcome: audit.Done, Reason: "why"}
+		for i := range 400 {
+			act.Changes = append(act.Changes, audit.Change{Target: audit.Payment(int64(i))})
+		}
+		if err := log.Record(t.Context(), act); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := examiner(t, r.url).Chain(t.Context())
+	if err != nil || c.Rows != chainLooked || c.Broken != 0 || !strings.HasSuffix(c.Head, "@1200") {
+		t.Errorf("%+v %v", c, err)
+	}
+}
