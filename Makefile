@@ -4,8 +4,10 @@
 RACE := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 FUZZTIME ?= 30s
 TOOL = go run -modfile=tools/go.mod
+# What `pollux version` answers, where there is no .git to tell (a container's build). Otherwise it is the module's version or the commit.
+VERSION ?=
 
-.PHONY: help run test evidence bench lint build fuzz fmt monitoring reproducible sbom licences
+.PHONY: help run test evidence bench lint build image secrets fuzz fmt monitoring reproducible sbom licences
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -19,6 +21,7 @@ test:            ## all tests: real PostgreSQL, real JetStream, real processes
 	go test $(RACE) -shuffle=on -timeout 20m ./...
 	cd tools/stripemock && go test ./...
 	cd tools/supply && go test ./...
+	cd deploy/check && go test ./...
 
 evidence:        ## gateways in trouble, seen from the gateway's own log; on a machine that does nothing else
 	go test -tags evidence -count=1 -timeout 10m ./internal/dev
@@ -35,7 +38,13 @@ fmt:             ## format all Go files
 	gofmt -w $$(git ls-files '*.go')
 
 build:           ## the binaries, static, into bin/
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath $(if $(VERSION),-ldflags='-X pollux/internal/app.stamp=$(VERSION)') -o bin/ ./cmd/...
+
+image:           ## the container image pollux, of this commit
+	docker build --build-arg VERSION="$$(git describe --tags --always --dirty)" --build-arg REVISION="$$(git rev-parse HEAD)" -t "pollux:$$(git describe --tags --always --dirty)" .
+
+secrets:         ## what compose.yaml mounts, for this machine; what is there stays
+	@deploy/compose/secrets.sh
 
 fuzz:            ## each fuzz target for FUZZTIME
 	@for pkg in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
@@ -50,7 +59,7 @@ monitoring:      ## rules, alerts and dashboards: that they fire, stay silent, a
 reproducible:    ## builds everything twice, the second time elsewhere and from nothing, and compares; some minutes
 	tools/reproducible
 
-SUPPLY = cd tools/supply && go run .
+SUPPLY = cd tools/supply && VERSION="$(VERSION)" go run .
 BINARIES = $(patsubst cmd/%,$(CURDIR)/bin/%,$(wildcard cmd/*))
 
 sbom: build      ## dist/sbom.cdx.json: what is in the binaries; dist/LICENCES: the texts to hand on with them

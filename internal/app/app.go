@@ -95,8 +95,14 @@ func complain(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) {
 	}
 }
 
-// Version is the version of this build: that of the module, or the commit that it was built from.
+// stamp is the version that `make build VERSION=…` puts in, where a build has no .git to learn it from.
+var stamp string
+
+// Version is the version of this build: what it was told, that of the module, or the commit that it was built from.
 func Version() string {
+	if stamp != "" {
+		return stamp
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -110,8 +110,11 @@ func setting(info *debug.BuildInfo, key string) string {
 	return ""
 }
 
-// versionOf is the version of the module, or the commit that it was built from.
+// versionOf is what make was told, the version of the module, or the commit that it was built from.
 func versionOf(info *debug.BuildInfo) string {
+	if v := os.Getenv("VERSION"); v != "" {
+		return v
+	}
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v
 	}
@@ -142,17 +145,18 @@ func (inv *inventory) findLicences() error {
 
 // folders are where the modules are, by path, as the repository's go.mod has them.
 func (inv *inventory) folders() (map[string]string, error) {
-	root, err := output(".", "git", "rev-parse", "--show-toplevel")
+	own, err := output(".", "go", "env", "GOMOD") // git knows its root too, but the build of a container has no .git
 	if err != nil {
 		return nil, err
 	}
+	root := filepath.Join(filepath.Dir(strings.TrimSpace(string(own))), "..", "..")
 	ask := []string{"list", "-m", "-json=Path,Dir"}
 	for _, m := range inv.modules {
 		if m.path != stdlib {
 			ask = append(ask, m.path)
 		}
 	}
-	list, err := output(strings.TrimSpace(string(root)), "go", ask...)
+	list, err := output(root, "go", ask...)
 	if err != nil {
 		return nil, err
 	}
