@@ -25,7 +25,6 @@ import (
 	"pollux/internal/cli"
 	"pollux/internal/config"
 	"pollux/internal/dev"
-	"pollux/internal/pgtest"
 )
 
 var update = flag.Bool("update", false, "write the files that are made of others")
@@ -51,7 +50,7 @@ func TestMain(m *testing.M) {
 	for name, command := range binaries {
 		programs[name] = func() { os.Exit(app.Main(command())) }
 	}
-	testscript.Main(pgtest.With(m), programs)
+	testscript.Main(m, programs)
 }
 
 // parsed is a command line that a binary has understood.
