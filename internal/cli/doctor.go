@@ -108,6 +108,7 @@ func endOf(r doctor.Report, strict bool) error {
 // printReport prints an examination, area by area, the worst first. Below what is not green stands why it matters and what mends it.
 func printReport(w io.Writer, r doctor.Report) {
 	var area doctor.Area
+	var last doctor.Finding
 	findings := r.Findings
 	for len(findings) > 0 {
 		f := findings[0]
@@ -120,7 +121,8 @@ func printReport(w io.Writer, r doctor.Report) {
 		}
 		same := alike(findings)
 		findings = findings[same:]
-		printFinding(w, f, same)
+		printFinding(w, f, last, same)
+		last = f
 	}
 	fmt.Fprintln(w)
 	row(w, summaryOf(r))
@@ -135,7 +137,8 @@ func alike(findings []doctor.Finding) int {
 	return n
 }
 
-func printFinding(w io.Writer, f doctor.Finding, same int) {
+// printFinding prints a finding, and below it why it matters and what mends it, unless the one before it said the same.
+func printFinding(w io.Writer, f, before doctor.Finding, same int) {
 	name, found := f.ID, f.Found
 	if same > 1 {
 		name = counted(same, "check", "checks")
@@ -147,10 +150,11 @@ func printFinding(w io.Writer, f doctor.Finding, same int) {
 	if f.Level == doctor.Green {
 		return
 	}
-	if same == 1 {
+	again := before.ID == f.ID && before.Level != doctor.Green
+	if same == 1 && !again {
 		row(w, "", "", "why: "+f.Why)
 	}
-	if f.Mend != "" {
+	if f.Mend != "" && !(again && before.Mend == f.Mend) {
 		row(w, "", "", "mend: "+f.Mend)
 	}
 }

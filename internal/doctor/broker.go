@@ -103,7 +103,7 @@ func judgeForbidden(consumers []Consumer, streams []Stream, _ *Settings) []opini
 			bad("storage is memory: a restart loses all of it")
 		}
 	}
-	return all(found, "none")
+	return all(found, "there is none")
 }
 
 func judgeAckPending(consumers []Consumer, fleet Fleet, set *Settings) []opinion {

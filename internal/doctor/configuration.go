@@ -64,6 +64,9 @@ func judgeShares(f Fleet, set *Settings) []opinion {
 			found = append(found, yellow("run fewer consumers", "each of %d instances may call once in %s", share.Members, long(time.Duration(float64(share.Members)/g.Rate*float64(time.Second)))).about(g.Name))
 		}
 	}
+	if f.Instances == 0 {
+		return all(found, "no instance has a limit to share")
+	}
 	return all(found, counted(f.Instances, "instance shares them", "instances share them"))
 }
 
@@ -157,7 +160,7 @@ func judgeKeys(set *Settings) []opinion {
 		}
 	}
 	slices.SortFunc(found, func(a, b opinion) int { return cmp.Compare(a.subject, b.subject) })
-	return all(found, "none does")
+	return all(found, "none ends soon")
 }
 
 // endsSoon is what to say of something that ends at an instant; false when that is far.

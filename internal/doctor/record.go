@@ -122,7 +122,7 @@ func judgePrepared(s Sessions, _ *Settings) []opinion {
 			found = append(found, red(fmt.Sprintf("rollback prepared '%s', or commit prepared, as its coordinator says", p.GID), "prepared by %s %s ago", p.Owner, long(p.Age)).about(p.GID))
 		}
 	}
-	return all(found, "none")
+	return all(found, "there is none")
 }
 
 // The write-ahead log that a slot may keep. A busy record writes some 100 MB a minute.
@@ -377,7 +377,7 @@ func judgeRelay(s Sessions, _ *Settings) []opinion {
 	if s.Relays == 0 {
 		return red("start outbox-relay; if it runs, see its log and its /readyz", "no session is called pollux-relay").alone()
 	}
-	return green("%s", counted(s.Relays, "session", "sessions")).alone()
+	return green("%s", counted(s.Relays, "connection of a relay", "connections of relays")).alone()
 }
 
 // The ages of an event that is not published.

@@ -71,7 +71,7 @@ func judgeCertificates(certs []Certificate, unseen []string, set *Settings) []op
 	if len(unseen) > 0 {
 		found = append(found, opinion{level: Unknown, found: "not looked at: " + strings.Join(unseen, ", "), mend: "see record.reachable and broker.reachable"})
 	}
-	return all(found, fmt.Sprintf("none of %d does", len(certs)))
+	return all(found, fmt.Sprintf("%d looked at, none ends soon", len(certs)))
 }
 
 func judgeCredentialFiles(files []File, set *Settings) []opinion {
@@ -93,7 +93,7 @@ func judgeCredentialFiles(files []File, set *Settings) []opinion {
 	if looked == 0 && len(found) == 0 {
 		return green("none are used here").alone()
 	}
-	return all(found, "none does")
+	return all(found, "none ends soon")
 }
 
 func judgeSuperuser(s Server, _ *Settings) []opinion {
