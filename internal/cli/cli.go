@@ -137,7 +137,10 @@ func withDatabase(cmd *cobra.Command, fn func(context.Context, *pgxpool.Pool) er
 // busy adds what the schema says to do about a lock that was not given in time, and who gives a right that is missing.
 func busy(err error) error {
 	var denied *postgres.Denied
-	if errors.As(err, &denied) {
+	if errors.As(err, &denied) && !slices.Contains(denied.Roles, postgres.RoleOperator) {
+		return app.Hint(err, "that is for the login of pollux migrate up, which owns the schema; docs/permissions.md says what each may do")
+	}
+	if denied != nil {
 		return app.Hint(err, "an administrator grants this login %s, or %s to look only; docs/permissions.md says what each may do", postgres.RoleOperator, postgres.RoleReadOnly)
 	}
 	var refusal *pgconn.PgError

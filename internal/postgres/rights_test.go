@@ -25,6 +25,7 @@ import (
 	"pollux/internal/outbox"
 	"pollux/internal/payment"
 	"pollux/internal/pgtest"
+	"pollux/internal/redelivery"
 	"pollux/internal/webhook"
 )
 
@@ -457,6 +458,8 @@ func everybodyWorks(t testing.TB, r *record) {
 	receiver.became(t, []webhook.Arrival{arrival("e1", refOf(r, jobs[10].Payment), payment.Failed)}, webhook.Applied)
 	late, said := resolve(payment.Cancelled)
 	services.write(t, result(jobs[10], rows[10], late, said)) // a conflict
+	other, saysOther := resolve(payment.Expired)
+	services.write(t, result(jobs[10], rows[10], other, saysOther)) // and another: what was said before becomes a note
 	success, yes := resolve(payment.Succeeded)
 	services.write(t, result(jobs[10], rows[10], success, yes)) // a late success
 	_, err = services.jobs.Extend(t.Context(), pollsOf(jobs[11:12]), time.Hour)
@@ -469,11 +472,17 @@ func everybodyWorks(t testing.TB, r *record) {
 		return err
 	}))
 
+	waits := arrival("e8", "soon0", payment.Succeeded)
+	services.became(t, []webhook.Arrival{waits}, webhook.Waiting)
+	shop.track(t, "soon", 1)
+	services.became(t, []webhook.Arrival{waits}, webhook.Applied)
+
 	// The receiver: takes, sets aside, waits, looks again, hastens, forgets.
-	pending := query[[]string](t, r, `select array_agg(reference order by id) from pollux.payments where id > 14 and status = 'pending'`)
+	pending := query[[]string](t, r, `select array_agg(reference order by id) from pollux.payments where reference like 'p%' and id > 14 and status = 'pending'`)
 	mismatch := arrival("e3", pending[0], payment.Succeeded)
 	mismatch.Money.Minor++
 	receiver.take(t, mismatch, hint("e4", pending[1]), arrival("e5", "later", payment.Succeeded), arrival("e6", refOf(r, jobs[10].Payment), payment.Cancelled))
+	receiver.take(t, arrival("e9", refOf(r, jobs[10].Payment), payment.Failed))
 	shop.track(t, "later", 1)
 	r.exec(t, `update pollux.webhook_events set refs = '{later0}' where event_id = 'e5'`)
 	r.exec(t, `update pollux.webhook_waiting set reference = 'later0'`)
@@ -539,6 +548,17 @@ func everybodyWorks(t testing.TB, r *record) {
 	o = order(dead...)
 	replay = ada.create(t, o)
 	ada.step(t, replay.ID)
+	// What is replayed leaves its replay by everybody's hand.
+	relay.relay.jobs.forget()
+	again := relay.claim(t, 100, time.Minute)
+	again = slices.DeleteFunc(again, func(j outbox.Job) bool { return j.Lane != message.LaneReplay })
+	if len(again) < 3 {
+		t.Fatalf("%d jobs are replayed", len(again))
+	}
+	must("set aside", relay.relay.SetAside(t.Context(), []outbox.SetAside{{Job: again[0], Reason: "too large"}}))
+	dies, pends := stillPending(redelivery.DeadLetter, 0)
+	services.write(t, result(again[1], services.read(t, again[1:2])[0], dies, pends))
+	receiver.take(t, arrival("e7", refOf(r, again[2].Payment), payment.Failed))
 	_, err = ada.replays.Cancel(t.Context(), replay.ID, operator)
 	must("cancel", err)
 	live := payment.ID(query[int64](t, r, `select min(payment_id) from pollux.poll_jobs where state = 'scheduled' and next_poll_at > now()`))
