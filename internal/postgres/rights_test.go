@@ -476,13 +476,19 @@ func everybodyWorks(t testing.TB, r *record) {
 	services.became(t, []webhook.Arrival{waits}, webhook.Waiting)
 	shop.track(t, "soon", 1)
 	services.became(t, []webhook.Arrival{waits}, webhook.Applied)
+	sleeps := query[string](t, r, `select p.reference from pollux.payments p join pollux.poll_jobs j on j.payment_id = p.id where j.state = 'scheduled' order by p.id desc limit 1`)
+	services.became(t, []webhook.Arrival{hint("e10", sleeps)}, webhook.Hastened)
 
 	// The receiver: takes, sets aside, waits, looks again, hastens, forgets.
 	pending := query[[]string](t, r, `select array_agg(reference order by id) from pollux.payments where reference like 'p%' and id > 14 and status = 'pending'`)
 	mismatch := arrival("e3", pending[0], payment.Succeeded)
 	mismatch.Money.Minor++
 	receiver.take(t, mismatch, hint("e4", pending[1]), arrival("e5", "later", payment.Succeeded), arrival("e6", refOf(r, jobs[10].Payment), payment.Cancelled))
-	receiver.take(t, arrival("e9", refOf(r, jobs[10].Payment), payment.Failed))
+	for i, status := range []payment.Status{payment.Cancelled, payment.Failed} { // the second says something else
+		against := arrival(fmt.Sprintf("against%d", i), refOf(r, jobs[10].Payment), status)
+		against.OccurredAt = time.Now()
+		receiver.became(t, []webhook.Arrival{against}, webhook.Conflicting)
+	}
 	shop.track(t, "later", 1)
 	r.exec(t, `update pollux.webhook_events set refs = '{later0}' where event_id = 'e5'`)
 	r.exec(t, `update pollux.webhook_waiting set reference = 'later0'`)
@@ -523,6 +529,7 @@ func everybodyWorks(t testing.TB, r *record) {
 	}
 	by := letters[0]
 	ada.change(t, deadletter.Change{Verb: deadletter.Assign, Owner: "ada"}, by)
+	ada.change(t, deadletter.Change{Verb: deadletter.Remark, Note: "x", Link: "https://example.com/1"}, by)
 	ada.change(t, deadletter.Change{Verb: deadletter.Park, Note: "x"}, by)
 	ada.change(t, deadletter.Change{Verb: deadletter.Reopen}, by)
 	dead := query[[]int64](t, r, `select array_agg(id order by id) from pollux.dead_letters where payment_id is not null and not review and state = 'open'`)
@@ -559,8 +566,16 @@ func everybodyWorks(t testing.TB, r *record) {
 	dies, pends := stillPending(redelivery.DeadLetter, 0)
 	services.write(t, result(again[1], services.read(t, again[1:2])[0], dies, pends))
 	receiver.take(t, arrival("e7", refOf(r, again[2].Payment), payment.Failed))
+	r.exec(t, `update pollux.replays set state = 'stopped'`)
+	_, err = ada.replays.Resume(t.Context(), replay.ID, operator)
+	must("resume", err)
 	_, err = ada.replays.Cancel(t.Context(), replay.ID, operator)
 	must("cancel", err)
+	o = order(dead...)
+	o.NoCanary = false
+	careful := ada.create(t, o) // tries one first, and looks how its call ended
+	ada.step(t, careful.ID)
+	ada.step(t, careful.ID)
 	live := payment.ID(query[int64](t, r, `select min(payment_id) from pollux.poll_jobs where state = 'scheduled' and next_poll_at > now()`))
 	ada.mustAct(t, live, casework.Act{Verb: casework.PollNow})
 	ada.mustAct(t, live, casework.Act{Verb: casework.Hold, For: time.Hour, Reason: "x"})
@@ -585,6 +600,9 @@ func refOf(r *record, id payment.ID) (reference string) {
 func (r *record) looksAround(t testing.TB, replay int64, id payment.ID) {
 	t.Helper()
 	ctx := t.Context()
+	for table := range strings.SplitSeq(shownTables, ", ") { // with psql
+		r.exec(t, `select from pollux.`+table)
+	}
 	for what, look := range map[string]func() error{
 		"letters": func() error {
 			_, err := r.letters.List(ctx, filter(t, "state=any"), deadletter.Page{Limit: 10})
