@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -308,6 +309,13 @@ func TestTheStackResolvesAPayment(t *testing.T) {
 
 	s.track("mine_1999_EUR")
 	await(t, func() error { return s.final("mine_1999_EUR") }, func() string { return "the payment is not final" })
+	for name, replicas := range running {
+		for _, k := range replicas {
+			if name != "gateway" {
+				k.staysReady()
+			}
+		}
+	}
 	operator := s.container("pollux", 1)
 	if out := operator.finishes("pollux", "payment", "show", "sim/mine_1999_EUR"); !strings.Contains(out, "succeeded") {
 		t.Errorf("an operator is told:\n%s", out)
@@ -418,6 +426,42 @@ func (s *stack) notify(k *container) {
 			s.t.Errorf("a notification with the signature %q is answered %d", signature, resp.StatusCode)
 		}
 	}
+}
+
+// staysReady waits until each check of the container was made once more, and fails unless all are content: what a check may ask can depend on what there is to see.
+func (k *container) staysReady() {
+	k.t.Helper()
+	begin := time.Now()
+	await(k.t, func() error {
+		since := time.Since(begin).Seconds()
+		resp, err := http.Get("http://" + k.listen + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var r struct {
+			Checks []struct {
+				Name  string  `json:"name"`
+				Error string  `json:"error"`
+				Age   float64 `json:"age_seconds"`
+			} `json:"checks"`
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&r); err != nil {
+			return err
+		}
+		for _, c := range r.Checks {
+			if c.Error != "" {
+				return fmt.Errorf("%s: %s", c.Name, c.Error)
+			}
+			if c.Age >= since {
+				return fmt.Errorf("%s was not asked again", c.Name)
+			}
+		}
+		if len(r.Checks) == 0 {
+			return errors.New("nothing is checked")
+		}
+		return nil
+	}, func() string { return k.name + " is not ready after its first payment" })
 }
 
 // measured asks the container for its metrics as Prometheus does.

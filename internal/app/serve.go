@@ -114,8 +114,5 @@ func (s strayLines) Write(line []byte) (int, error) {
 
 // ready asks whether the broker is connected and has the stream of the polls.
 func ready(conn *broker.Conn) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := conn.Stream(ctx, message.StreamPoll)
-		return err
-	}
+	return func(ctx context.Context) error { return conn.CheckStream(ctx, message.StreamPoll) }
 }

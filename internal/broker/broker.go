@@ -203,19 +203,34 @@ func (c *Conn) Backlog(ctx context.Context, q outbox.Queue) (n int, exists bool,
 	return int(consumer.CachedInfo().NumPending), true, nil
 }
 
-// Stream returns the state of a stream. It is one request.
-func (c *Conn) Stream(ctx context.Context, name string, marks ...outbox.Mark) (outbox.StreamState, error) {
+// stream asks for a stream. It is one request.
+func (c *Conn) stream(ctx context.Context, name string) (jetstream.Stream, error) {
 	if !c.Connected() {
-		return outbox.StreamState{}, ErrNotConnected
+		return nil, ErrNotConnected
 	}
-	asked, named := c.asking(ctx, streamInfo(name))
-	s, err := c.js.Stream(asked, name)
+	ctx, named := c.asking(ctx, streamInfo(name))
+	s, err := c.js.Stream(ctx, name)
 	err = named(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return outbox.StreamState{}, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", name)
+		return nil, fmt.Errorf("the stream %s does not exist; run: pollux streams apply", name)
 	}
 	if err != nil {
-		return outbox.StreamState{}, fmt.Errorf("asking for the state of the stream %s: %w", name, err)
+		return nil, fmt.Errorf("asking for the state of the stream %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// CheckStream returns an error unless there is a connection and, there, the stream. It reads no message, so that every user may ask. It is one request.
+func (c *Conn) CheckStream(ctx context.Context, name string) error {
+	_, err := c.stream(ctx, name)
+	return err
+}
+
+// Stream returns the state of a stream, for which it reads the last message and those at the marks; of our users, only the relay's may. It is a request for each, and one more.
+func (c *Conn) Stream(ctx context.Context, name string, marks ...outbox.Mark) (outbox.StreamState, error) {
+	s, err := c.stream(ctx, name)
+	if err != nil {
+		return outbox.StreamState{}, err
 	}
 	info := s.CachedInfo()
 	state := outbox.StreamState{Name: name, Created: info.Created, LastSequence: info.State.LastSeq}

@@ -244,6 +244,7 @@ func TestAForbiddenActOfOursIsNamedAtOnce(t *testing.T) {
 			_, err := c.Stream(ctx, message.StreamEvents)
 			return err
 		}},
+		{"see that the stream of the polls is there", message.Users, func(ctx context.Context, c *broker.Conn) error { return c.CheckStream(ctx, message.StreamPoll) }},
 		{"survey", []string{message.UserRelay}, func(ctx context.Context, c *broker.Conn) error { _, err := c.Survey(ctx); return err }},
 		{"ask for a backlog", []string{message.UserRelay, message.UserConsumer, message.UserMigrator}, func(ctx context.Context, c *broker.Conn) error {
 			_, _, err := c.Backlog(ctx, access.Queues[0])
