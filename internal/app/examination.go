@@ -34,7 +34,7 @@ const examinerConns = 4
 // Programs are those whose rights a login can be held against: a user of NATS and a role of PostgreSQL are called after each.
 var Programs = []string{message.UserOperator, message.UserReadOnly, message.UserMigrator, message.UserRelay, message.UserConsumer, programWebhook}
 
-// programWebhook needs no broker, and has no user there.
+// programWebhook needs no broker, and has no user there: what is asked of the broker is left to an operator.
 const programWebhook = "webhook"
 
 // NewPatient returns the system of a configuration, whose login and user are those of a program. The caller ends it with Close.
@@ -44,7 +44,7 @@ func NewPatient(c config.Config, program string) (*Patient, error) {
 		return nil, err
 	}
 	p := &Patient{Settings: doctorSettings(c), pool: pool}
-	p.askRecord(postgres.NewExaminer(pool, examineOptions(c, program)))
+	p.askRecord(postgres.NewExaminer(pool, examineOptions(c, program)), roleOf(program))
 	p.askBroker(c, program)
 	p.askHere(c)
 	return p, nil
@@ -60,23 +60,33 @@ func (p *Patient) Close() {
 	}
 }
 
-// through is a fact that is asked of something which must be there first: all that is asked of it fails with the same words when it is not.
-func through[S, T any](gate *doctor.Fact[S], ask func(S, context.Context) (T, error)) *doctor.Fact[T] {
+// gate is something which must be there before anything can be asked of it: all that is asked fails with the same words when it is not.
+type gate[S any] struct {
+	*doctor.Fact[S]
+	beyond func(error) bool // an error is that of what the program has no right to, and is meant to have none
+}
+
+// through is a fact that is asked of what is behind a gate.
+func through[S, T any](g gate[S], ask func(S, context.Context) (T, error)) *doctor.Fact[T] {
 	return doctor.Ask(func(ctx context.Context) (value T, err error) {
-		at, err := gate.Get(ctx)
+		at, err := g.Get(ctx)
 		if err != nil {
 			return value, err
 		}
-		return ask(at, ctx)
+		if value, err = ask(at, ctx); err != nil && g.beyond(err) {
+			err = fmt.Errorf("%w: %w", doctor.ErrNotOurs, err)
+		}
+		return value, err
 	})
 }
 
 // errNoSchema is why nothing of the record can be looked at.
 var errNoSchema = errors.New("there is no schema pollux")
 
-func (p *Patient) askRecord(examiner *postgres.Examiner) {
+func (p *Patient) askRecord(examiner *postgres.Examiner, role postgres.Role) {
 	s := &p.Sources
-	reached := doctor.Ask(func(ctx context.Context) (*postgres.Examiner, error) {
+	reached := gate[*postgres.Examiner]{beyond: role.Beyond}
+	reached.Fact = doctor.Ask(func(ctx context.Context) (*postgres.Examiner, error) {
 		if err := p.pool.Ping(ctx); err != nil {
 			return nil, fmt.Errorf("reaching the database: %w", err)
 		}
@@ -88,7 +98,8 @@ func (p *Patient) askRecord(examiner *postgres.Examiner) {
 	s.Sessions = through(reached, (*postgres.Examiner).Sessions)
 	s.Connections = through(reached, (*postgres.Examiner).Connections)
 
-	there := through(reached, func(e *postgres.Examiner, ctx context.Context) (*postgres.Examiner, error) {
+	there := gate[*postgres.Examiner]{beyond: role.Beyond}
+	there.Fact = through(reached, func(e *postgres.Examiner, ctx context.Context) (*postgres.Examiner, error) {
 		if v, err := s.Schema.Get(ctx); err != nil {
 			return nil, err
 		} else if v.Have == 0 {
@@ -113,46 +124,60 @@ const dialTimeout = 3 * time.Second
 
 func (p *Patient) askBroker(c config.Config, program string) {
 	s := &p.Sources
-	user := program
-	if program == programWebhook {
-		user = message.UserOperator
-	}
+	user := userOf(c, program)
 	p.conn = doctor.Ask(func(ctx context.Context) (*broker.Conn, error) {
+		if user.Name == "" {
+			return nil, fmt.Errorf("%w: %s has no user at the broker", doctor.ErrNotOurs, program)
+		}
 		ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no connection within %s", dialTimeout))
 		defer cancel()
-		return Dial(ctx, c, "pollux-"+user)
+		return Dial(ctx, c, "pollux-"+program)
 	})
-	s.Hub = through(p.conn, (*broker.Conn).Hub)
-	s.BrokerClock = through(p.conn, (*broker.Conn).Clock)
-	s.Streams = through(p.conn, (*broker.Conn).Streams)
-	s.Consumers = through(p.conn, (*broker.Conn).Consumers)
-	s.Account = through(p.conn, (*broker.Conn).Account)
-	s.Drift = through(p.conn, func(conn *broker.Conn, ctx context.Context) ([]doctor.Difference, error) {
-		return conn.Drift(ctx, broker.Options{Consumers: Subscriptions(c)})
+	at := gate[*broker.Conn]{p.conn, user.Beyond}
+	s.Hub = through(at, (*broker.Conn).Hub)
+	s.BrokerClock = through(at, (*broker.Conn).Clock)
+	s.Streams = through(at, (*broker.Conn).Streams)
+	s.Consumers = through(at, (*broker.Conn).Consumers)
+	s.Account = through(at, (*broker.Conn).Account)
+	s.Drift = through(at, func(conn *broker.Conn, ctx context.Context) ([]doctor.Difference, error) {
+		ds, err := conn.Drift(ctx, broker.Options{Consumers: Subscriptions(c)})
+		if err != nil {
+			return nil, err
+		}
+		more, err := conn.FleetDrift(ctx)
+		if err != nil && !user.Beyond(err) {
+			return nil, err
+		}
+		return append(ds, more...), nil
 	})
-	s.Fleet = through(p.conn, readFleet)
-	if program != programWebhook {
-		s.Access = through(p.conn, func(conn *broker.Conn, ctx context.Context) (doctor.Rights, error) {
-			return accessOf(ctx, conn, c, program)
-		})
-	}
+	s.Fleet = through(at, readFleet)
+	s.Access = through(at, func(conn *broker.Conn, ctx context.Context) (doctor.Rights, error) {
+		return accessOf(ctx, conn, c, program)
+	})
 	s.Disk = doctor.Ask(func(ctx context.Context) (doctor.Disk, error) { return broker.ReadDisk(ctx, c.NATS.MonitorURL) })
 }
 
+// userOf is the user that a program has at the broker, as it should be; none when it has none.
+func userOf(c config.Config, program string) broker.User {
+	for _, u := range broker.Users(Access(c)) {
+		if u.Name == program {
+			return u
+		}
+	}
+	return broker.User{}
+}
+
+// roleOf is the role that the login of a program should have.
+func roleOf(program string) postgres.Role { return postgres.Role("pollux_" + program) }
+
 // accessOf compares what our user of NATS may do with what a program needs.
 func accessOf(ctx context.Context, conn *broker.Conn, c config.Config, program string) (doctor.Rights, error) {
-	for _, u := range broker.Users(Access(c)) {
-		if u.Name != program {
-			continue
-		}
-		h, err := conn.Rights(ctx, u)
-		r := doctor.Rights{Login: cmp.Or(h.User, "nobody"), Role: program, Missing: h.Missing, Excessive: h.Excess}
-		if h.Everything {
-			r.Everything = "the server has no permissions for it"
-		}
-		return r, err
+	h, err := conn.Rights(ctx, userOf(c, program))
+	r := doctor.Rights{Login: cmp.Or(h.User, "nobody"), Role: program, Missing: h.Missing, Excessive: h.Excess}
+	if h.Everything {
+		r.Everything = "the server has no permissions for it"
 	}
-	return doctor.Rights{}, fmt.Errorf("there is no user for %s", program)
+	return r, err
 }
 
 // freshComplaint is how long a gateway's complaint counts here: by default its rate has risen again by then.
@@ -200,7 +225,7 @@ func (p *Patient) askHere(c config.Config) {
 }
 
 func examineOptions(c config.Config, program string) postgres.ExamineOptions {
-	o := postgres.ExamineOptions{KeepEvents: c.Relay.KeepEvents, KeepAttempts: c.Relay.KeepAttempts, Role: postgres.Role("pollux_" + program)}
+	o := postgres.ExamineOptions{KeepEvents: c.Relay.KeepEvents, KeepAttempts: c.Relay.KeepAttempts, Role: roleOf(program)}
 	for _, name := range hookNames(c) {
 		if s := c.Webhooks.Gateways[name].Silence; s.After > 0 {
 			o.Watched = append(o.Watched, postgres.Watched{Gateway: name, After: s.After, Pending: s.Pending})

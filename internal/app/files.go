@@ -13,7 +13,7 @@ import (
 	"pollux/internal/doctor"
 )
 
-// lookAtFiles looks at the files that a configuration names: who may read them, and when what is in them ends. No secret is read.
+// lookAtFiles looks at the files that a configuration names: who may read them, and whether a service would take them, and when what is in them ends. No secret is kept.
 func lookAtFiles(named []config.NamedFile) []doctor.File {
 	var all []doctor.File
 	for _, n := range named {
@@ -36,6 +36,9 @@ func lookAt(n config.NamedFile) doctor.File {
 	if err == nil {
 		f.Mode = uint32(st.Mode().Perm())
 		f.Others = st.Mode().Perm()&openToOthers != 0
+	}
+	if err == nil && n.Kind == config.SecretFile {
+		f.Useless, err = n.Refused()
 	}
 	if err == nil && n.Kind == config.CredentialsFile {
 		f.Expires, err = broker.CredentialsEnd(n.Path)

@@ -154,7 +154,14 @@ func TestFilesThatTheConfigurationNames(t *testing.T) {
 		{Key: "d", Path: certs, Kind: config.CertificateFile},
 		{Key: "e", Path: write("empty.crt", "nothing", 0o644), Kind: config.CertificateFile},
 		{Key: "f", Path: write("bad.creds", "nothing", 0o600), Kind: config.CredentialsFile},
+		{Key: "g", Path: write("empty.key", "\n", 0o600), Kind: config.SecretFile},
+		{Key: "h", Path: write("everybody's", "x", 0o666), Kind: config.SecretFile},
 	})
+	for i, want := range []string{"", "", "", "", "", "", "empty", "may write"} {
+		if got := looked[i].Useless; (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q", looked[i].Key, got)
+		}
+	}
 	if !looked[0].Others || looked[0].Mode != 0o604 || looked[1].Others || !looked[2].Missing {
 		t.Errorf("%+v", looked[:3])
 	}

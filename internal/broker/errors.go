@@ -16,6 +16,17 @@ type apiError struct {
 
 func (e *apiError) Error() string { return fmt.Sprintf("%s (NATS error %d)", e.Description, e.Code) }
 
+// Hint says what to do about it, where that is known.
+func (e *apiError) Hint() string {
+	if e.Code == codeStreamNotFound {
+		return applyStreams
+	}
+	return ""
+}
+
+// applyStreams makes what is missing.
+const applyStreams = "pollux streams apply"
+
 // The codes of JetStream's errors that mean something to us; nats-server lists all of them in server/errors.json.
 const (
 	codeStreamNotFound  = 10059

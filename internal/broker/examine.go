@@ -82,7 +82,7 @@ func (c *Conn) Clock(ctx context.Context) (doctor.Clock, error) {
 	})
 }
 
-// Drift tells what is not as declared: streams, the bucket of the fleet, and consumers.
+// Drift tells what is not as declared of the streams and their consumers. It does not look at the fleet's bucket (FleetDrift).
 func (c *Conn) Drift(ctx context.Context, o Options) ([]doctor.Difference, error) {
 	found, err := c.Diff(ctx, o)
 	if err != nil {
@@ -92,14 +92,16 @@ func (c *Conn) Drift(ctx context.Context, o Options) ([]doctor.Difference, error
 	for _, d := range found {
 		ds = append(ds, doctor.Difference{Stream: d.Stream, Consumer: d.Consumer, Field: d.Field, Have: d.Have, Want: d.Want, Blocked: d.Blocked})
 	}
-	var differs *BucketError
-	switch err := c.CheckKV(ctx); {
-	case errors.As(err, &differs):
-		ds = append(ds, doctor.Difference{Stream: FleetBucket, Field: "the bucket", Have: "one that " + differs.Why, Want: "as the fleet needs it"})
-	case err != nil:
-		return nil, err
-	}
 	return ds, nil
+}
+
+// FleetDrift tells whether the fleet's bucket is as it should be.
+func (c *Conn) FleetDrift(ctx context.Context) ([]doctor.Difference, error) {
+	err := c.CheckKV(ctx)
+	if differs, ok := errors.AsType[*BucketError](err); ok {
+		return []doctor.Difference{{Stream: FleetBucket, Field: "the bucket", Have: "one that " + differs.Why, Want: "as the fleet needs it"}}, nil
+	}
+	return nil, err
 }
 
 // Streams tells of the streams that there are.

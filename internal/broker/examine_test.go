@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -41,7 +42,9 @@ func examined(t *testing.T, c *broker.Conn) map[string]doctor.Finding {
 	s := &doctor.Sources{
 		Hub: doctor.Ask(c.Hub), BrokerClock: doctor.Ask(c.Clock), Streams: doctor.Ask(c.Streams), Consumers: doctor.Ask(c.Consumers), Account: doctor.Ask(c.Account),
 		Drift: doctor.Ask(func(ctx context.Context) ([]doctor.Difference, error) {
-			return c.Drift(ctx, broker.Options{Consumers: []broker.SubscribeConfig{subscription()}})
+			ds, err := c.Drift(ctx, broker.Options{Consumers: []broker.SubscribeConfig{subscription()}})
+			bucket, err2 := c.FleetDrift(ctx)
+			return append(ds, bucket...), errors.Join(err, err2)
 		}),
 		Fleet: doctor.Know(doctor.Fleet{Instances: 1}), Outbox: doctor.Know(doctor.Outbox{}), Disk: doctor.Know(doctor.Disk{}),
 	}
@@ -232,6 +235,63 @@ func TestTheServersCertificateIsSeen(t *testing.T) {
 	}
 	if f := found["security.broker_tls"]; f.Level != doctor.Green || f.Found != "TLS" {
 		t.Errorf("%+v", f)
+	}
+}
+
+// A server that lost its disk: what cannot be asked without streams says what makes them.
+func TestWithoutStreamsTheDoctorSaysWhatMakesThem(t *testing.T) {
+	srv := natstest.New(t)
+	c := connectTo(t, srv.URL())
+	js, err := jetstream.New(srv.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range js.StreamNames(t.Context()).Name() {
+		if err := js.DeleteStream(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, fleetErr := c.KV().All(t.Context())
+	if _, clockErr := c.Clock(t.Context()); clockErr == nil || fleetErr == nil {
+		t.Fatal("there are streams")
+	}
+	s := &doctor.Sources{
+		BrokerClock: doctor.Ask(c.Clock), Consumers: doctor.Ask(c.Consumers),
+		Fleet: doctor.Ask(func(context.Context) (doctor.Fleet, error) {
+			return doctor.Fleet{}, fmt.Errorf("looking: %w", fleetErr)
+		}),
+	}
+	unknown := 0
+	for _, f := range doctor.Examine(t.Context(), s, &doctor.Settings{}, doctor.Broker, doctor.Gateways, doctor.Host).Findings {
+		if f.Level != doctor.Unknown {
+			continue
+		}
+		unknown++
+		if f.Mend != "pollux streams apply" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if unknown != 5 { // the clock, the places for acknowledgements, and three of the gateways
+		t.Errorf("%d are unknown", unknown)
+	}
+}
+
+func TestWhatAUserIsNotMeantToAskIsNoFault(t *testing.T) {
+	u := broker.User{Name: "relay", Publish: []string{"payments.poll.*.normal", "$JS.API.STREAM.INFO.PAYMENTS_POLL"}}
+	for _, c := range []struct {
+		err    error
+		beyond bool
+	}{
+		{&broker.PermissionError{Subject: "$JS.API.INFO"}, true},
+		{fmt.Errorf("looking: %w", &broker.PermissionError{Subject: "$JS.API.STREAM.INFO.KV_pollux_fleet"}), true},
+		{&broker.PermissionError{Subject: "$JS.API.STREAM.INFO.PAYMENTS_POLL"}, false},
+		{&broker.PermissionError{Subject: "payments.poll.acme.normal"}, false},
+		{&broker.PermissionError{Subject: "_INBOX_pollux_operator.x", Subscribe: true}, false},
+		{context.DeadlineExceeded, false},
+	} {
+		if got := u.Beyond(c.err); got != c.beyond {
+			t.Errorf("%v: %t", c.err, got)
+		}
 	}
 }
 

@@ -140,6 +140,9 @@ func (e *BucketError) Error() string {
 	return "the bucket " + FleetBucket + " " + e.Why + "; run: pollux streams apply"
 }
 
+// Hint says it alone.
+func (e *BucketError) Hint() string { return applyStreams }
+
 // CheckKV is for a service that starts: it returns a *BucketError, which says what to run, when the bucket is missing or not as it should be.
 func (c *Conn) CheckKV(ctx context.Context) error {
 	if !c.Connected() {

@@ -66,6 +66,12 @@ func (c *Conn) Rights(ctx context.Context, need User) (Holding, error) {
 	return h, nil
 }
 
+// Beyond reports whether err is that of asking for something which the user may not ask for, and is meant not to: no fault of the server's permissions.
+func (u User) Beyond(err error) bool {
+	no, ok := errors.AsType[*PermissionError](err)
+	return ok && !no.Subscribe && !coversAny(u.Publish, no.Subject)
+}
+
 // compare adds what is missing and what is too much. Without a list of what is allowed, everything is that is not denied.
 func (h *Holding) compare(verb string, have allowed, need []string) {
 	if len(have.Allow) == 0 {

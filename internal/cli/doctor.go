@@ -23,7 +23,8 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Examines the live system and the configuration: what is wrong, why it matters, what mends it", Args: app.NoArgs,
 		Long: `doctor looks at the database, the broker, the configuration, the gateways, certificates and rights, and this machine. It changes nothing. What it cannot look at it says:
-that is unknown, never green, and the rest is looked at all the same.
+that is unknown, never green, and the rest is looked at all the same. What a program is not meant to see is
+left to an operator, and no fault of it.
 
   red      payments are late, at risk or unwatched
   unknown  could not be looked at
@@ -126,6 +127,9 @@ func printReport(w io.Writer, r doctor.Report) {
 	}
 	fmt.Fprintln(w)
 	row(w, summaryOf(r))
+	if len(r.Left) > 0 {
+		row(w, "left to an operator, whose rights they take: "+strings.Join(r.Left, ", "))
+	}
 }
 
 // alike is how many findings from the first one on could not be looked at for the same reason.

@@ -1,12 +1,15 @@
 package config
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"net/url"
 	"slices"
 	"strings"
 
 	"pollux/internal/certificate"
+	"pollux/internal/secret"
 )
 
 // FileKind is what a file holds that the configuration names.
@@ -24,6 +27,20 @@ type NamedFile struct {
 	Key  string // such as nats.password
 	Path string
 	Kind FileKind
+}
+
+// Refused is why Load refuses the file of a secret: it is empty, or everybody may write it; empty where it does not. The error is that we may not read it, which says nothing
+// about it.
+func (f NamedFile) Refused() (why string, err error) {
+	if _, err := secret.FromFile(f.Path); errors.Is(err, fs.ErrPermission) {
+		return "", err
+	} else if err != nil {
+		return err.Error(), nil
+	}
+	if _, writable, err := secret.Exposed(f.Path); err == nil && writable {
+		return "everybody on this machine may write it, and put in what they like", nil
+	}
+	return "", nil
 }
 
 // Files are the files that the configuration names, whether they are there or not, in the order of their keys.

@@ -281,7 +281,7 @@ func judgeWorkers(consumers []Consumer, set *Settings) []opinion {
 	}
 	for _, g := range set.Gateways {
 		if !slices.ContainsFunc(consumers, func(c Consumer) bool { return c.Gateway == g.Name && c.Stream == pollStream }) {
-			found = append(found, yellow("start a consumer", "no consumer was ever started for it").about(g.Name))
+			found = append(found, yellow("start a consumer; if one runs, its log and /readyz say what it lacks", "it has no consumer at the broker: none was started, or it was deleted").about(g.Name))
 		}
 	}
 	return all(found, "all have")

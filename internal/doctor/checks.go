@@ -122,7 +122,7 @@ var Checks = []Check{
 		Start: Refuses, examine: of(func(s *Sources) *Fact[Rights] { return s.Rights }, judgeRights)},
 	{ID: "security.access", Area: Security, What: "the NATS user may do what it needs", Why: "a forbidden publish looks like a timeout",
 		Start: Warns, examine: of(func(s *Sources) *Fact[Rights] { return s.Access }, judgeRights)},
-	{ID: "security.files", Area: Security, What: "files with secrets are read by their owner alone", Why: "everybody on the machine can read the others",
+	{ID: "security.files", Area: Security, What: "files with secrets can be used, and are read by their owner alone", Why: "a service refuses an empty one, or one that everybody may write; everybody on the machine can read the others",
 		examine: of(files, judgeFiles)},
 
 	{ID: "host.clock", Area: Host, What: "the clocks of this machine, the database and the broker agree", Why: "due times are the database's, so nothing is polled early; but signatures of notifications, TLS and Retry-After dates are judged by this clock",

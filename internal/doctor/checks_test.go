@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,7 +103,7 @@ var faults = []struct {
 	{"record.schema", "new", func(s *Sources, _ *Settings) { s.Schema = Know(Schema{Have: 8, Want: 7}) }, Red, "knows 7", "newer build"},
 	{"record.writable", "standby", server1(func(v *Server) { v.Standby = true }), Red, "standby", "primary"},
 	{"record.writable", "read-only", server1(func(v *Server) { v.ReadOnly = true }), Red, "read_only", "reset"},
-	{"record.fsync", "off", setting1("fsync", "off"), Red, "off", "fsync = on"},
+	{"record.fsync", "off", setting1("fsync", "off"), Red, "off", `psql -c "alter system set fsync = on" -c "select pg_reload_conf()"`},
 	{"record.full_page_writes", "off", setting1("full_page_writes", "off"), Yellow, "off", "full_page_writes = on"},
 	{"record.synchronous_commit", "off", setting1("synchronous_commit", "off"), Red, "lost in a crash", "synchronous_commit = on"},
 	{"record.synchronous_commit", "local with a standby", func(s *Sources, _ *Settings) {
@@ -141,8 +143,8 @@ var faults = []struct {
 	{"record.wraparound", "old", func(s *Sources, _ *Settings) { s.Tables = Know([]Table{{Name: "payments", XIDs: 1_100_000_000}}) }, Yellow, "1100 million", "vacuum (freeze) pollux.payments"},
 	{"record.wraparound", "ancient", func(s *Sources, _ *Settings) { s.Tables = Know([]Table{{Name: "payments", XIDs: 1_900_000_000}}) }, Red, "1900 million", "freeze"},
 	{"record.indexes", "missing", func(s *Sources, _ *Settings) {
-		s.Structure = Know(Structure{MissingIndexes: []string{"poll_jobs_claim"}})
-	}, Red, "missing", "concurrently"},
+		s.Structure = Know(Structure{MissingIndexes: []Index{{"poll_jobs_claim", "create index concurrently poll_jobs_claim on pollux.poll_jobs (gateway)"}}})
+	}, Red, "missing", `as the migrator: psql -c "create index concurrently poll_jobs_claim on`},
 	{"record.indexes", "invalid", func(s *Sources, _ *Settings) {
 		s.Structure = Know(Structure{InvalidIndexes: []string{"poll_jobs_claim"}})
 	}, Red, "invalid", "reindex index concurrently pollux.poll_jobs_claim"},
@@ -159,8 +161,8 @@ var faults = []struct {
 	{"record.partitions", "tomorrow's is missing", partition(func(p *Partitioned) { p.Missing = []time.Time{now.AddDate(0, 0, 1)} }), Yellow, "2026-03-02", "pollux.maintain"},
 	{"record.partitions", "an old one stays", partition(func(p *Partitioned) { p.Oldest = now.AddDate(0, 0, -9) }), Yellow, "2026-02-20", "published_at is null"},
 	{"record.partitions", "rows in the default one", partition(func(p *Partitioned) { p.Default = 7 }), Yellow, "7 rows", "relay"},
-	{"record.orphans", "a payment without a job", func(s *Sources, _ *Settings) { s.Strays = Know(Strays{NoJob: 2, Example: 42}) }, Red, "2 payments are pending without a job, such as 42", "pollux payment show 42"},
-	{"record.orphans", "a job of a final payment", func(s *Sources, _ *Settings) { s.Strays = Know(Strays{Final: 1, FinalOf: 43}) }, Red, "1 job is", "pollux payment show 43"},
+	{"record.orphans", "a payment without a job", func(s *Sources, _ *Settings) { s.Strays = Know(Strays{NoJob: 2, Example: 42}) }, Red, "2 payments are pending without a job, such as 42", `psql -1 -c "alter table pollux.poll_jobs disable trigger jobs_begin"`},
+	{"record.orphans", "a job of a final payment", func(s *Sources, _ *Settings) { s.Strays = Know(Strays{Final: 1, FinalOf: 43}) }, Red, "1 job is", `psql -c "delete from pollux.poll_jobs j where`},
 	{"record.due", "late", queue(Queue{Gateway: "acme", Lane: "normal", Due: 5, Oldest: 2 * time.Minute}), Yellow, "5 polls are due, the oldest for 2m", "relay"},
 	{"record.due", "stuck", queue(Queue{Gateway: "acme", Lane: "normal", Due: 1, Oldest: time.Hour}), Red, "1 poll is due", "relay"},
 	{"record.queues", "a stranger", queue(Queue{Gateway: "emca", Lane: "normal"}), Yellow, "not configured", "gateways.emca"},
@@ -223,7 +225,7 @@ var faults = []struct {
 	{"broker.replicas", "a peer is away", stream1(0, func(s *Stream) { s.Clustered, s.Leader, s.Offline = true, "a", []string{"b"} }), Yellow, "b offline", "start them"},
 	{"broker.replicas", "a peer lags", stream1(0, func(s *Stream) { s.Clustered, s.Leader, s.Lagging = true, "a", []string{"b"} }), Yellow, "b behind", "wait"},
 	{"broker.workers", "nobody asks", consumer1(func(c *Consumer) { c.Waiting = 0 }), Red, "4 messages wait, and nobody asks", "start a consumer"},
-	{"broker.workers", "never started", func(s *Sources, _ *Settings) { s.Consumers = Know([]Consumer{}) }, Yellow, "ever started", "start a consumer"},
+	{"broker.workers", "never started", func(s *Sources, _ *Settings) { s.Consumers = Know([]Consumer{}) }, Yellow, "no consumer at the broker", "start a consumer"},
 
 	{"configuration.gateways", "none", func(_ *Sources, set *Settings) { set.Gateways = nil }, Yellow, "none", "gateways:"},
 	{"configuration.pools", "too small", func(_ *Sources, set *Settings) { set.MaxConns, set.InFlight = 4, 8 }, Yellow, "4 connections, and 9", "database.max_conns: 9"},
@@ -235,10 +237,10 @@ var faults = []struct {
 	{"gateways.shares", "of another version", share(Share{Unread: "version 9"}), Yellow, "version 9", "versions"},
 	{"gateways.shares", "next to nothing for each", func(s *Sources, set *Settings) { set.Gateways[0].Rate = 0.1; share(Share{Members: 4, Sum: 1})(s, set) }, Yellow, "once in 40s", "fewer consumers"},
 	{"gateways.breakers", "open", breaker1(Breaker{Gateway: "acme", Account: "eu", State: "open", Cause: "failure_ratio", Since: now, Rate: 1}), Yellow, "open since 2026-03-01 12:00:00Z: failure_ratio", "pollux gateway test acme"},
-	{"gateways.breakers", "forced", breaker1(Breaker{Gateway: "acme", State: "closed", Forced: "open", Actor: "ada", Reason: "case 7", Until: now, Rate: 1}), Yellow, "forced open by ada", "pollux breaker release acme"},
+	{"gateways.breakers", "forced", breaker1(Breaker{Gateway: "acme", State: "closed", Forced: "open", Actor: "ada", Reason: "case 7", Until: now, Rate: 1}), Yellow, "forced open by ada", "pollux breaker release acme --reason WHY"},
 	{"gateways.breakers", "unreadable", breaker1(Breaker{Gateway: "acme", Unread: "version 9", Rate: 1}), Yellow, "version 9", "pollux breaker reset acme"},
 	{"gateways.breakers", "slowed down", breaker1(Breaker{Gateway: "acme", State: "closed", Rate: 0.2}), Yellow, "20%", "limits.rate"},
-	{"gateways.credentials", "refused", breaker1(Breaker{Gateway: "acme", State: "open", Cause: "credentials", Since: now, Rate: 1}), Red, "refused our key since", "pollux breaker reset acme"},
+	{"gateways.credentials", "refused", breaker1(Breaker{Gateway: "acme", State: "open", Cause: "credentials", Since: now, Rate: 1}), Red, "refused our key since", `without a restart; then: pollux breaker reset acme --reason "`},
 	{"gateways.notifications", "silent", silence(Silent{Gateway: "acme", After: time.Hour, Heard: true, For: 2 * time.Hour, Waiting: true}), Yellow, "nothing has come for 2h", "console"},
 	{"gateways.notifications", "never heard", silence(Silent{Gateway: "acme", After: time.Hour, Waiting: true}), Yellow, "ever come", "console"},
 	{"gateways.notifications", "silent, and never asked", func(s *Sources, set *Settings) {
@@ -279,6 +281,7 @@ var faults = []struct {
 		s.Access = Know(Rights{Login: "u", Role: "relay", Missing: []string{"publish payments.poll.>"}})
 	}, Red, "publish payments.poll.>", "pollux perms print nats"},
 	{"security.files", "open to all", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Mode: 0o644, Others: true}), Yellow, "nats.password has mode 0644", "chmod 600 /p"},
+	{"security.files", "empty", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Mode: 0o600, Useless: "secret file /p: empty"}), Red, "nats.password: secret file /p: empty", "without a restart"},
 	{"security.files", "not allowed to look", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Err: "permission denied"}), Unknown, "permission denied", "as the user"},
 
 	{"host.clock", "off", func(s *Sources, _ *Settings) {
@@ -409,6 +412,18 @@ func TestEachFaultIsFoundByItsCheck(t *testing.T) {
 		if !tried[c.ID] {
 			t.Errorf("no fault is tried that %s finds", c.ID)
 		}
+	}
+}
+
+func TestWhatAProgramIsNotMeantToSeeIsLeftToOthers(t *testing.T) {
+	barred := fmt.Errorf("looking: %w", ErrNotOurs)
+	s, set := healthy()
+	s.Account, s.Letters, s.Chain, s.Hub, s.BrokerClock = lost[Account](barred), lost[Letters](barred), lost[Chain](barred), lost[Hub](barred), lost[Clock](barred)
+	s.Sessions = Know(Sessions{Private: true, Relays: 1})
+	r := Examine(t.Context(), s, set)
+	want := []string{"record.transactions", "record.letters", "record.audit", "broker.reachable", "broker.jetstream", "broker.version", "broker.limits", "broker.replicas", "security.broker_tls"}
+	if !slices.Equal(r.Left, want) || r.Level != Green || r.Counts.Green != len(Checks)-len(want) || len(r.Findings) != r.Counts.Green {
+		t.Errorf("%v, %+v, %+v", r.Left, r.Counts, r.Findings)
 	}
 }
 

@@ -76,9 +76,9 @@ func judgeBreakers(f Fleet, _ *Settings) []opinion {
 		name := nameOf(b)
 		switch {
 		case b.Unread != "":
-			found = append(found, yellow("pollux breaker reset "+b.Gateway+" once all instances are of one version", "its record cannot be read: %s", b.Unread).about(name))
+			found = append(found, yellow("pollux breaker reset "+b.Gateway+" --reason WHY once all instances are of one version", "its record cannot be read: %s", b.Unread).about(name))
 		case b.Forced != "":
-			found = append(found, yellow("pollux breaker release "+b.Gateway+" when its reason is over", "forced %s by %s until %s: %s", b.Forced, b.Actor, whenever(b.Until), b.Reason).about(name))
+			found = append(found, yellow("pollux breaker release "+b.Gateway+" --reason WHY when its reason is over", "forced %s by %s until %s: %s", b.Forced, b.Actor, whenever(b.Until), b.Reason).about(name))
 		case b.State == "open" || b.State == "half_open":
 			if b.Cause == credentialsCause {
 				continue // a check of its own
@@ -98,7 +98,7 @@ func judgeCredentials(f Fleet, _ *Settings) []opinion {
 	var found []opinion
 	for _, b := range f.Breakers {
 		if b.Cause == credentialsCause && b.Unread == "" && (b.State == "open" || b.State == "half_open") {
-			found = append(found, red("mend the key, restart the consumers one after the other, and: pollux breaker reset "+b.Gateway,
+			found = append(found, red("put the new key into its file: it is in force within 15 s, without a restart; then: pollux breaker reset "+b.Gateway+` --reason "new key in place"`,
 				"it has refused our key since %s", whenever(b.Since)).about(nameOf(b)))
 		}
 	}

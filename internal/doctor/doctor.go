@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -68,7 +69,15 @@ type Report struct {
 	Level    Level     `json:"level"` // of the worst finding
 	Counts   Counts    `json:"counts"`
 	Findings []Finding `json:"findings"`
+	Left     []string  `json:"left"` // the checks that were not made because of ErrNotOurs
 }
+
+// ErrNotOurs is in the error of a fact that whoever asks has no right to know, and is meant to have none: that is no fault, and says nothing about the system. The check is
+// left to an operator.
+var ErrNotOurs = errors.New("not for this program to look at")
+
+// left is the level of what is left to others. No finding has it.
+const left Level = "left"
 
 // Examine makes all checks of some areas, of all when none is named, at once. What cannot be asked within ctx, or within the time that one fact may take, is Unknown. A check
 // that does not apply, to a service without a broker for instance, is left out.
@@ -77,7 +86,7 @@ func Examine(ctx context.Context, s *Sources, set *Settings, areas ...Area) Repo
 }
 
 func examine(ctx context.Context, s *Sources, set *Settings, wanted func(*Check) bool) Report {
-	r := Report{At: time.Now().UTC(), Level: Green, Findings: []Finding{}}
+	r := Report{At: time.Now().UTC(), Level: Green, Findings: []Finding{}, Left: []string{}}
 	found := make([][]Finding, len(Checks))
 	var running sync.WaitGroup
 	for i := range Checks {
@@ -86,8 +95,12 @@ func examine(ctx context.Context, s *Sources, set *Settings, wanted func(*Check)
 		}
 	}
 	running.Wait()
-	for _, f := range found {
-		r.Findings = append(r.Findings, f...)
+	for _, f := range slices.Concat(found...) {
+		if f.Level == left {
+			r.Left = append(r.Left, f.ID)
+			continue
+		}
+		r.Findings = append(r.Findings, f)
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(slices.Index(Areas, a.Area), slices.Index(Areas, b.Area)), worse(a.Level, b.Level))

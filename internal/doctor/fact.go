@@ -46,7 +46,8 @@ func (f *Fact[T]) Get(ctx context.Context) (T, error) {
 	return f.value, f.err
 }
 
-// of makes a check of a fact and its judgement, which depends on its arguments alone. A fact that is not known makes the check Unknown; one that nobody can tell does not apply.
+// of makes a check of a fact and its judgement, which depends on its arguments alone. A fact that is not known makes the check Unknown, or leaves it to others; one that nobody
+// can tell does not apply.
 func of[T any](pick func(*Sources) *Fact[T], judge func(T, *Settings) []opinion) func(context.Context, *Sources, *Settings) []opinion {
 	return func(ctx context.Context, s *Sources, set *Settings) []opinion {
 		f := pick(s)
@@ -88,6 +89,9 @@ func reached[T any](pick func(*Sources) *Fact[T], mend string, judge func(T) str
 			return nil
 		}
 		v, err := f.Get(ctx)
+		if errors.Is(err, ErrNotOurs) {
+			return unknown(err).alone()
+		}
 		if err != nil {
 			return red(mend, "%s", oneLine(err)).alone()
 		}
@@ -101,9 +105,13 @@ type hint interface {
 	Hint() string
 }
 
+// unknown is what to say of what cannot be known: nothing, where whoever asks is not meant to know it.
 func unknown(err error) opinion {
+	if errors.Is(err, ErrNotOurs) {
+		return opinion{level: left}
+	}
 	mend := "make it reachable, or run pollux doctor with the login and the user of an operator: docs/permissions.md"
-	if h, ok := errors.AsType[hint](err); ok {
+	if h, ok := errors.AsType[hint](err); ok && h.Hint() != "" {
 		mend = h.Hint()
 	}
 	return opinion{level: Unknown, found: "not looked at: " + oneLine(err), mend: mend}

@@ -76,7 +76,8 @@ type Schema struct {
 
 // Sessions are what keeps PostgreSQL from cleaning up, and who waits for whom.
 type Sessions struct {
-	Hidden   bool // the states of other logins' sessions are not shown to us
+	Hidden   bool // the states of other logins' sessions are not shown to us, and should be
+	Private  bool // they are not shown to us, as it is meant to be
 	Oldest   []Session
 	Prepared []Prepared
 	Slots    []Slot
@@ -138,11 +139,14 @@ type Table struct {
 
 // Structure is how the schema differs from what its migrations made.
 type Structure struct {
-	MissingIndexes   []string
+	MissingIndexes   []Index
 	InvalidIndexes   []string
 	DisabledTriggers []string // as table.trigger
 	Options          []Option
 }
+
+// Index is an index, or a constraint with one, and the statement that makes it.
+type Index struct{ Name, Make string }
 
 // Option is a storage parameter of a table that matters.
 type Option struct {
@@ -341,6 +345,7 @@ type File struct {
 	Missing bool   // it is not on this machine
 	Mode    uint32 // permission bits
 	Others  bool   // others than its owner may read or write it
+	Useless string // why a service refuses it: it is empty, or everybody may write it
 	Certs   []Certificate
 	Expires time.Time // of a NATS user's credentials; zero: never
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -26,6 +27,9 @@ func clockCheck(ctx context.Context, s *Sources, _ *Settings) []opinion {
 			continue
 		}
 		clock, err := c.fact.Get(ctx)
+		if errors.Is(err, ErrNotOurs) {
+			continue
+		}
 		if err != nil {
 			found = append(found, unknown(err).about(c.name))
 			continue

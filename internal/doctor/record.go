@@ -48,14 +48,14 @@ func judgeWritable(s Server, _ *Settings) []opinion {
 
 func judgeFsync(s Server, _ *Settings) []opinion {
 	if s.Settings["fsync"] == "off" {
-		return red("alter system set fsync = on; select pg_reload_conf()", "fsync is off").alone()
+		return red(changeServer("fsync", "on"), "fsync is off").alone()
 	}
 	return green("fsync is on").alone()
 }
 
 func judgeFullPageWrites(s Server, _ *Settings) []opinion {
 	if s.Settings["full_page_writes"] == "off" {
-		return yellow("alter system set full_page_writes = on; select pg_reload_conf(); leave it only on a file system that never tears a page, such as ZFS", "full_page_writes is off").alone()
+		return yellow(changeServer("full_page_writes", "on")+"; leave it off only on a file system that never tears a page, such as ZFS", "full_page_writes is off").alone()
 	}
 	return green("full_page_writes is on").alone()
 }
@@ -63,7 +63,7 @@ func judgeFullPageWrites(s Server, _ *Settings) []opinion {
 func judgeSynchronousCommit(s Server, _ *Settings) []opinion {
 	switch v := s.Settings["synchronous_commit"]; {
 	case v == "off":
-		return red("alter system set synchronous_commit = on; select pg_reload_conf(); and see whether the database or the role sets it: \\drds in psql",
+		return red(changeServer("synchronous_commit", "on")+"; and see whether the database or the role sets it: \\drds in psql",
 			"synchronous_commit is off: the last commits, up to 0.6 s of them, are lost in a crash").alone()
 	case v == "local" && s.Settings["synchronous_standby_names"] != "":
 		return yellow("set synchronous_commit to on", "synchronous_commit is local, so that no commit waits for the standby of synchronous_standby_names: a failover loses the last ones").alone()
@@ -75,7 +75,7 @@ func judgeSynchronousCommit(s Server, _ *Settings) []opinion {
 func judgeAutovacuum(s Server, _ *Settings) []opinion {
 	for _, name := range []string{"autovacuum", "track_counts"} {
 		if s.Settings[name] == "off" {
-			return red("alter system set "+name+" = on; select pg_reload_conf()", "%s is off", name).alone()
+			return red(changeServer(name, "on"), "%s is off", name).alone()
 		}
 	}
 	return green("on").alone()
@@ -103,6 +103,9 @@ func judgeTransactions(s Sessions, _ *Settings) []opinion {
 		}
 		found = append(found, opinion{level: level, subject: fmt.Sprintf("pid %d", o.PID), mend: mend,
 			found: fmt.Sprintf("%s (login %s) has had a transaction open for %s, state %s", orUnnamed(o.Application), orUnnamed(o.Login), long(o.Age), orUnnamed(o.State))})
+	}
+	if s.Private && len(found) == 0 {
+		return unknown(ErrNotOurs).alone()
 	}
 	if s.Hidden && len(found) == 0 {
 		return yellow("grant pg_read_all_stats to this login", "transactions of other logins are not shown to this one").alone()
@@ -260,8 +263,8 @@ func judgeWraparound(tables []Table, _ *Settings) []opinion {
 
 func judgeIndexes(s Structure, _ *Settings) []opinion {
 	var found []opinion
-	for _, name := range s.MissingIndexes {
-		found = append(found, red("create it as the migrations in internal/postgres/migrations do, concurrently", "it is missing").about(name))
+	for _, index := range s.MissingIndexes {
+		found = append(found, red("as the migrator: "+psql(index.Make), "it is missing").about(index.Name))
 	}
 	for _, name := range s.InvalidIndexes {
 		found = append(found, red("reindex index concurrently pollux."+name, "it is invalid, so that no statement uses it").about(name))
@@ -317,13 +320,23 @@ func judgePartitions(parts []Partitioned, _ *Settings) []opinion {
 	return all(found, "as they should be")
 }
 
+// What mends strays, on one line each. Pending payments that have no job get one that is due now: the trigger that lets no job begin by itself is off for that one
+// transaction, and nobody else writes to the table meanwhile.
+var restoreJobs = []string{
+	"alter table pollux.poll_jobs disable trigger jobs_begin",
+	"insert into pollux.poll_jobs (payment_id, gateway, lane) select id, gateway, lane from pollux.payments p where status = 'pending' and not exists (select from pollux.poll_jobs where payment_id = p.id)",
+	"alter table pollux.poll_jobs enable trigger jobs_begin",
+}
+
+const dropJobs = "delete from pollux.poll_jobs j where not exists (select from pollux.payments where id = j.payment_id and status = 'pending')"
+
 func judgeStrays(s Strays, _ *Settings) []opinion {
 	var found []opinion
 	if s.NoJob > 0 {
-		found = append(found, red(fmt.Sprintf("pollux verify; pollux payment show %d", s.Example), "%s pending without a job, such as %d", counted(s.NoJob, "payment is", "payments are"), s.Example))
+		found = append(found, red(fmt.Sprintf("see who made it so: pollux payment show %d; then give them jobs, as the migrator: %s", s.Example, together(restoreJobs...)), "%s pending without a job, such as %d", counted(s.NoJob, "payment is", "payments are"), s.Example))
 	}
 	if s.Final > 0 {
-		found = append(found, red(fmt.Sprintf("pollux verify; pollux payment show %d", s.FinalOf), "%s of a payment that is final or gone, such as %d", counted(s.Final, "job is", "jobs are"), s.FinalOf))
+		found = append(found, red(fmt.Sprintf("see who made it so: pollux payment show %d; then, as an operator: %s", s.FinalOf, psql(dropJobs)), "%s of a payment that is final or gone, such as %d", counted(s.Final, "job is", "jobs are"), s.FinalOf))
 	}
 	return all(found, fmt.Sprintf("none among the newest %d payments and the oldest %d jobs; pollux verify counts all", s.Looked, s.Jobs))
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -34,14 +35,14 @@ func certificatesCheck(ctx context.Context, s *Sources, set *Settings) []opinion
 	if s.Server != nil {
 		if v, err := s.Server.Get(ctx); err == nil {
 			certs = append(certs, v.Peer.Certificates...)
-		} else {
+		} else if !errors.Is(err, ErrNotOurs) {
 			unseen = append(unseen, "the database's")
 		}
 	}
 	if s.Hub != nil {
 		if v, err := s.Hub.Get(ctx); err == nil {
 			certs = append(certs, v.Peer.Certificates...)
-		} else {
+		} else if !errors.Is(err, ErrNotOurs) {
 			unseen = append(unseen, "the broker's")
 		}
 	}
@@ -134,11 +135,13 @@ func judgeFiles(files []File, _ *Settings) []opinion {
 		case f.Kind == CertificateFile:
 		case f.Missing:
 			elsewhere++
-		case f.Err != "" && f.Mode == 0:
+		case f.Err != "" && f.Kind != CredentialsFile:
 			found = append(found, opinion{level: Unknown, subject: f.Path, found: "not looked at: " + f.Err, mend: "run pollux doctor as the user that the service runs as"})
 		default:
 			looked++
-			if f.Others {
+			if f.Useless != "" {
+				found = append(found, red("write it anew, mode 0600: it is taken up without a restart; until then a running service keeps the last good one, and none starts", "%s: %s", f.Key, f.Useless).about(f.Path))
+			} else if f.Others {
 				found = append(found, yellow("chmod 600 "+f.Path+"; mounted by an orchestrator: mode 0440 and the group of the process", "%s has mode %04o", f.Key, f.Mode).about(f.Path))
 			}
 		}

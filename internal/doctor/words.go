@@ -6,6 +6,21 @@ import (
 	"time"
 )
 
+// psql is how statements are run one after the other, each in a transaction of its own. They have no quotation marks ".
+func psql(statements ...string) string {
+	return `psql -c "` + strings.Join(statements, `" -c "`) + `"`
+}
+
+// together is psql, with all statements in one transaction.
+func together(statements ...string) string {
+	return strings.Replace(psql(statements...), "psql", "psql -1", 1)
+}
+
+// changeServer sets a setting of the whole server.
+func changeServer(name, value string) string {
+	return psql("alter system set "+name+" = "+value, "select pg_reload_conf()")
+}
+
 // oneLine is an error in one line of a table.
 func oneLine(err error) string {
 	words := strings.Join(strings.Fields(err.Error()), " ")

@@ -31,7 +31,7 @@ type ExamineOptions struct {
 	KeepEvents   time.Duration
 	KeepAttempts time.Duration
 	Watched      []Watched
-	Role         Role // whose rights the login should have
+	Role         Role // whose rights the login should have; empty: nobody's
 }
 
 // Examiner gathers facts about the database and the record for the doctor. It changes nothing, reads no more than some hundred thousand rows for any fact, and is safe for
@@ -134,6 +134,9 @@ func (e *Examiner) Sessions(ctx context.Context) (s doctor.Sessions, err error) 
 		  (select count(*) from pg_stat_activity where datname = current_database() and application_name = 'pollux-relay')`).Scan(&s.Hidden, &s.Relays)
 	if err != nil {
 		return s, describe("looking at sessions", err)
+	}
+	if role := e.opts.Role; s.Hidden && role != "" && !role.watches() {
+		s.Hidden, s.Private = false, true
 	}
 	if s.Oldest, err = collect(ctx, e.pool, `
 		select pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, ''), backend_type, extract(epoch from clock_timestamp() - xact_start)::float8
@@ -246,11 +249,30 @@ func (e *Examiner) Tables(ctx context.Context) ([]doctor.Table, error) {
 	return all, describe("looking at the tables", err)
 }
 
-// hotIndexes are the indexes that the statements of the services walk.
-var hotIndexes = []string{
-	"payments_pkey", "payments_identity", "poll_jobs_pkey", "poll_jobs_claim", "poll_attempts_payment", "outbox_pkey", "outbox_unpublished", "outbox_payment",
-	"dead_letters_pkey", "dead_letters_one_open", "dead_letters_one_review", "dead_letters_groups", "dead_letters_payment", "dead_letters_age",
-	"replay_items_active", "replay_items_progress", "webhook_events_once", "webhook_events_waiting", "webhook_events_payment", "webhook_waiting_reference", "audit_log_pkey",
+// hotIndexes are the indexes that the statements of the services walk. Those of partitioned tables cannot be made concurrently.
+var hotIndexes = []doctor.Index{
+	{Name: "payments_pkey", Make: "alter table pollux.payments add primary key (id)"},
+	{Name: "payments_identity", Make: "alter table pollux.payments add constraint payments_identity unique (gateway, account, reference)"},
+	{Name: "poll_jobs_pkey", Make: "alter table pollux.poll_jobs add primary key (payment_id)"},
+	{Name: "poll_jobs_claim", Make: "create index concurrently poll_jobs_claim on pollux.poll_jobs (gateway, lane, claimable_at)"},
+	{Name: "poll_attempts_payment", Make: "create index poll_attempts_payment on pollux.poll_attempts (payment_id)"},
+	{Name: "outbox_pkey", Make: "alter table pollux.outbox add primary key (seq, created_at)"},
+	{Name: "outbox_unpublished", Make: "create index outbox_unpublished on pollux.outbox (publish_at, seq) where published_at is null"},
+	{Name: "outbox_payment", Make: "create index outbox_payment on pollux.outbox using brin (payment_id int8_bloom_ops) with (autosummarize = on)"},
+	{Name: "dead_letters_pkey", Make: "alter table pollux.dead_letters add primary key (id)"},
+	{Name: "dead_letters_one_open", Make: "create unique index concurrently dead_letters_one_open on pollux.dead_letters (payment_id) where state in ('open', 'replaying', 'parked') and not review"},
+	{Name: "dead_letters_one_review", Make: "create unique index concurrently dead_letters_one_review on pollux.dead_letters (payment_id, reason) where state in ('open', 'parked') and review"},
+	{Name: "dead_letters_groups", Make: "create index concurrently dead_letters_groups on pollux.dead_letters (state, fingerprint, gateway, reason, currency) " +
+		"include (amount_minor, created_at, died_at, replays, id)"},
+	{Name: "dead_letters_payment", Make: "create index concurrently dead_letters_payment on pollux.dead_letters (payment_id)"},
+	{Name: "dead_letters_age", Make: "create index concurrently dead_letters_age on pollux.dead_letters (state, died_at)"},
+	{Name: "replay_items_active", Make: "create unique index concurrently replay_items_active on pollux.replay_items (letter_id) where state in ('chosen', 'queued')"},
+	{Name: "replay_items_progress", Make: "create index concurrently replay_items_progress on pollux.replay_items (replay_id, state, ord)"},
+	{Name: "webhook_events_once", Make: "alter table pollux.webhook_events add constraint webhook_events_once unique (gateway, account, event_id)"},
+	{Name: "webhook_events_waiting", Make: "create index concurrently webhook_events_waiting on pollux.webhook_events (look_at) where decision = 'waiting'"},
+	{Name: "webhook_events_payment", Make: "create index concurrently webhook_events_payment on pollux.webhook_events (payment_id, occurred_at) where payment_id is not null"},
+	{Name: "webhook_waiting_reference", Make: "create index concurrently webhook_waiting_reference on pollux.webhook_waiting (gateway, account, reference, event_id)"},
+	{Name: "audit_log_pkey", Make: "alter table pollux.audit_log add primary key (seq)"},
 }
 
 // hotOptions are the storage parameters that the migrations give to tables that are updated all day.
@@ -264,15 +286,25 @@ var hotOptions = []doctor.Option{
 // Structure tells how the schema differs from what the migrations made.
 func (e *Examiner) Structure(ctx context.Context) (s doctor.Structure, err error) {
 	text := pgx.RowTo[string]
-	if s.MissingIndexes, err = collect(ctx, e.pool, `
+	names := make([]string, len(hotIndexes))
+	for i, index := range hotIndexes {
+		names[i] = index.Name
+	}
+	missing, err := collect(ctx, e.pool, `
 		select name
 		from unnest($1::text[]) as name
 		where not exists (
 		  select from pg_class c
 		  join pg_namespace n on n.oid = c.relnamespace
 		  where n.nspname = 'pollux' and c.relname = name and c.relkind in ('i', 'I')
-		)`, text, hotIndexes); err != nil {
+		)`, text, names)
+	if err != nil {
 		return s, describe("looking at the indexes", err)
+	}
+	for _, index := range hotIndexes {
+		if slices.Contains(missing, index.Name) {
+			s.MissingIndexes = append(s.MissingIndexes, index)
+		}
 	}
 	if s.InvalidIndexes, err = collect(ctx, e.pool, `
 		select c.relname
@@ -526,5 +558,8 @@ func (e *Examiner) Chain(ctx context.Context) (doctor.Chain, error) {
 // Rights tells what the login lacks of the rights of the role that it should have, and what it has beyond.
 func (e *Examiner) Rights(ctx context.Context) (doctor.Rights, error) {
 	h, err := Rights(ctx, e.pool, e.opts.Role)
+	if e.opts.Role == RoleMigrator && h.Everything == ownsSchema {
+		h.Everything = "" // it is what this role is for
+	}
 	return doctor.Rights{Login: h.Login, Role: string(e.opts.Role), Everything: h.Everything, Missing: h.Missing, Excessive: h.Excess}, err
 }

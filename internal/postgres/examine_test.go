@@ -2,12 +2,15 @@ package postgres
 
 import (
 	"context"
+	"crypto/rand"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pollux/internal/audit"
 	"pollux/internal/doctor"
@@ -109,6 +112,122 @@ func TestTheDoctorFindsWhatIsWrongInTheRecord(t *testing.T) {
 	}
 }
 
+var inQuotes = regexp.MustCompile(`-c "([^"]*)"`)
+
+// mend runs what psql is told to in the mend of a finding.
+func mend(t *testing.T, url string, f doctor.Finding) {
+	t.Helper()
+	statements := inQuotes.FindAllStringSubmatch(f.Mend, -1)
+	if len(statements) == 0 {
+		t.Fatalf("psql is told nothing: %+v", f)
+	}
+	for _, m := range statements {
+		run(t, url, m[1])
+	}
+}
+
+func TestWhatTheDoctorSaysMends(t *testing.T) {
+	url := pgtest.New(t, migrate)
+	run(t, url, `select pollux.track_payment('sim', 'p' || i, 1, 'EUR') from generate_series(1, 3) as i; alter table pollux.poll_jobs disable trigger all; delete from pollux.poll_jobs;
+		alter table pollux.poll_jobs enable trigger all; drop index pollux.poll_jobs_claim`)
+	found := examined(t, url)
+	mend(t, url, found["record.orphans"])
+	mend(t, url, found["record.indexes"])
+	run(t, url, `alter table pollux.payments disable trigger all; update pollux.payments set status = 'failed' where reference = 'p1'; alter table pollux.payments enable trigger all`)
+	after := examined(t, url)
+	if f := after["record.indexes"]; f.Level != doctor.Green {
+		t.Errorf("%+v", f)
+	}
+	if f := after["record.orphans"]; !strings.Contains(f.Found, "1 job is") {
+		t.Errorf("%+v", f)
+	}
+	mend(t, url, after["record.orphans"])
+	for _, id := range []string{"record.orphans", "record.triggers"} {
+		if f := examined(t, url)[id]; f.Level != doctor.Green {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// The statements that make the indexes are written beside the migrations: they make the same.
+func TestMissingIndexesAreMadeAsTheyWere(t *testing.T) {
+	url := pgtest.New(t, migrate)
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(context.Background())
+	definition := func(name string) (sql string) {
+		t.Helper()
+		if err := c.QueryRow(t.Context(), `select pg_get_indexdef(to_regclass('pollux.' || $1))`, name).Scan(&sql); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return sql
+	}
+	for _, index := range hotIndexes {
+		before := definition(index.Name)
+		drop := "drop index pollux." + index.Name
+		if table, isConstraint := strings.CutPrefix(index.Make, "alter table "); isConstraint {
+			table, _, _ = strings.Cut(table, " ")
+			drop = "alter table " + table + " drop constraint " + index.Name + " cascade"
+		}
+		for _, sql := range []string{drop, index.Make} {
+			if _, err := c.Exec(t.Context(), sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+		if after := definition(index.Name); after != before {
+			t.Errorf("it was\n%s, and is\n%s", before, after)
+		}
+	}
+}
+
+func TestWhatARoleIsNotMeantToReadIsNoFault(t *testing.T) {
+	denied := func(table string) error {
+		return describe("looking", &pgconn.PgError{Code: "42501", Message: "permission denied for table " + table})
+	}
+	for _, c := range []struct {
+		role   Role
+		err    error
+		beyond bool
+	}{
+		{RoleConsumer, denied("outbox"), true}, // of which it may read one column
+		{RoleConsumer, denied("audit_log"), true},
+		{RoleConsumer, denied("payments"), false},
+		{RoleRelay, denied("audit_log"), false},
+		{RoleMigrator, denied("payments"), false},
+		{RoleConsumer, describe("looking", &pgconn.PgError{Code: "42501", Message: "permission denied for schema pollux"}), false},
+		{RoleConsumer, context.DeadlineExceeded, false},
+	} {
+		if got := c.role.Beyond(c.err); got != c.beyond {
+			t.Errorf("%s, %v: %t", c.role, c.err, got)
+		}
+	}
+}
+
+func TestTheMigratorOwnsTheSchemaAndThatIsRight(t *testing.T) {
+	url := pgtest.New(t, migrate)
+	name := "owner_" + strings.ToLower(rand.Text())
+	run(t, url, "create role "+name+"; alter schema pollux owner to "+name)
+	defer run(t, url, "alter schema pollux owner to current_user; drop role "+name)
+	pool := open(t, Options{URL: url, MaxConns: 1})
+	if _, err := pool.Exec(t.Context(), "set session authorization "+name); err != nil {
+		t.Fatal(err)
+	}
+	for role, everything := range map[Role]string{RoleMigrator: "", RoleRelay: ownsSchema} {
+		r, err := NewExaminer(pool, ExamineOptions{Role: role}).Rights(t.Context())
+		if err != nil || r.Everything != everything || len(r.Missing)+len(r.Excessive) > 0 {
+			t.Errorf("%s: %+v %v", role, r, err)
+		}
+	}
+	for role, private := range map[Role]bool{RoleMigrator: true, RoleConsumer: true, RoleRelay: false} {
+		s, err := NewExaminer(pool, ExamineOptions{Role: role}).Sessions(t.Context())
+		if err != nil || s.Private != private || s.Hidden == private {
+			t.Errorf("%s: %+v %v", role, s, err)
+		}
+	}
+}
+
 // fault is something that is wrong with a record, and what the doctor says of it.
 type fault struct {
 	id   string
@@ -184,6 +303,10 @@ func TestTheDoctorFindsAServerThatForgets(t *testing.T) {
 		if f := found[id]; f.Level != want || !strings.Contains(f.Found, "off") {
 			t.Errorf("%+v", f)
 		}
+	}
+	for _, id := range []string{"record.fsync", "record.full_page_writes", "record.synchronous_commit", "record.autovacuum"} {
+		mend(t, url, found[id])
+		eventually(t, id+" is mended", func() bool { return examined(t, url)[id].Level == doctor.Green })
 	}
 	s, err := examiner(t, url).Sessions(t.Context())
 	if err != nil || len(s.Prepared) != 1 || s.Prepared[0].GID != "left behind" || len(s.Slots) != 1 || s.Slots[0].Name != "nobody" || s.Slots[0].Active {

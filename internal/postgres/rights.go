@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -141,6 +142,24 @@ var public = []string{
 	`select on schema_serves`,
 }
 
+// watchers are the roles that see the sessions of all logins (pg_read_all_stats).
+const watchers = "pollux_relay, pollux_operator, pollux_readonly"
+
+// watches reports whether a role sees the sessions of all logins.
+func (r Role) watches() bool { return slices.Contains(strings.Split(watchers, ", "), string(r)) }
+
+// Beyond reports whether err is that of reading a table which the role has no right to read, and needs none: no fault of the login.
+func (r Role) Beyond(err error) bool {
+	denied, ok := errors.AsType[*Denied](err)
+	if !ok || r == RoleMigrator {
+		return false
+	}
+	table, ok := strings.CutPrefix(denied.Object, "table ")
+	return ok && !slices.ContainsFunc(r.rights(), func(have right) bool {
+		return have.privilege == "select" && len(have.columns) == 0 && have.object == table
+	})
+}
+
 // nobodys are the tables and functions that no role needs, for they are used by functions that run as their owner. Functions of triggers are nobody's too.
 var nobodys = []string{"audit_turn", "maintain_turn", "audit_field", "make_partition", "drop_partition"}
 
@@ -238,8 +257,8 @@ func RolesSQL() string {
 		b.WriteString(string(r))
 	}
 	b.WriteString("'] loop\n    if not exists (select from pg_roles where rolname = role) then\n      execute format('create role %I nologin', role);\n    end if;\n  end loop;\n")
-	b.WriteString("  begin\n    grant pg_read_all_stats to pollux_relay, pollux_operator, pollux_readonly;\n  exception when insufficient_privilege then\n" +
-		"    raise notice 'a superuser may let them see whose transactions are old: grant pg_read_all_stats to pollux_relay, pollux_operator, pollux_readonly';\n  end;\nend $$;\n")
+	b.WriteString("  begin\n    grant pg_read_all_stats to " + watchers + ";\n  exception when insufficient_privilege then\n" +
+		"    raise notice 'a superuser may let them see whose transactions are old: grant pg_read_all_stats to " + watchers + "';\n  end;\nend $$;\n")
 	return b.String()
 }
 
@@ -251,6 +270,8 @@ type Holding struct {
 	Missing    []string // rights that the role needs and the login lacks, as grant names them
 	Excess     []string // rights that the login has and the role does not need
 }
+
+const ownsSchema = "it owns the schema"
 
 // Exact reports whether the login has what the role needs and nothing else.
 func (h Holding) Exact() bool { return h.Everything == "" && len(h.Missing)+len(h.Excess) == 0 }
@@ -322,7 +343,7 @@ func holding(ctx context.Context, db queryer, name string, role Role) (Holding, 
 	case superuser:
 		h.Everything = "it is a superuser"
 	case owner:
-		h.Everything = "it owns the schema"
+		h.Everything = ownsSchema
 	case role == RoleMigrator:
 		h.Missing = []string{"to own the schema pollux"}
 	}
