@@ -289,6 +289,19 @@ func TestRulesNameOnlyWhatIsExposed(t *testing.T) {
 	}
 }
 
+// TestTheRunbookNamesMetricsAsTheyAreExposed finds names of instruments, which nobody can look up on a page.
+func TestTheRunbookNamesMetricsAsTheyAreExposed(t *testing.T) {
+	text, err := os.ReadFile("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range telemetry.Catalogue() {
+		if strings.Contains(string(text), "`"+d.Name+"`") {
+			t.Errorf("%s is called otherwise on a page", d.Name)
+		}
+	}
+}
+
 // queries are the expressions in the templates of annotations.
 func queries(annotations map[string]string) []string {
 	var all []string
