@@ -118,7 +118,7 @@ func Version() string {
 	return "devel"
 }
 
-// instance names this process among its like: who holds a lease, who wrote an attempt.
+// instance makes a name for a process among its like. It is made once for each: what a log line, a lease, an attempt, a row of the audit log and the fleet call a process is the same name.
 func instance(service string) string {
 	host, err := os.Hostname()
 	if err != nil {

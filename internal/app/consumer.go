@@ -54,8 +54,9 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 			return err
 		}
 	}
-	recording := recorderConfig(cfg)
-	pool, err := p.pool(cfg, "pollux-consumer", recording.Worker)
+	name := p.name("consumer")
+	recording := recorderConfig(cfg, name)
+	pool, err := p.pool(cfg, "pollux-consumer", name)
 	if err != nil {
 		return err
 	}
@@ -76,7 +77,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 		return err
 	}
 
-	members := fleet.New(fleet.Options{KV: conn.KV(), Log: p.Log})
+	members := fleet.New(fleet.Options{ID: memberOf(name), KV: conn.KV(), Log: p.Log})
 	entrances, err := gates(cfg, members)
 	if err != nil {
 		return err
@@ -85,7 +86,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 		return err
 	}
 	now := p.hold(cfg)
-	defer p.join(ctx, members, postgres.NewBreakers(pool))()
+	defer p.join(ctx, members, name, postgres.NewBreakers(pool))()
 
 	p.seePool(pool)
 	p.seeBroker(conn)
@@ -113,7 +114,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 			WithGate(entrance{gate, kinds[q.Lane], q.Gateway, p.Metrics}).WithBounds(wanted)
 		g.Go(func() error { return worker.Run(ctx) })
 	}
-	notices := postgres.NewWebhooks(pool, instance("consumer"))
+	notices := postgres.NewWebhooks(pool, name)
 	fetcher := webhook.NewFetcher(p.fetchConfig(cfg, gateways, entrances), notices, notices, p.Metrics, p.Log)
 	g.Go(func() error { return fetcher.Run(ctx) })
 	p.found(p.broker, ready(conn))
@@ -122,8 +123,8 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 	return g.Wait()
 }
 
-// join takes part in the fleet until the returned function is called. It waits a moment for what the fleet knows, and goes on without it.
-func (p *Process) join(ctx context.Context, f *fleet.Fleet, rows *postgres.Breakers) (leave func()) {
+// join takes part in the fleet until the returned function is called, and writes down under its name what it changes there. It waits a moment for what the fleet knows, and goes on without it.
+func (p *Process) join(ctx context.Context, f *fleet.Fleet, name string, rows *postgres.Breakers) (leave func()) {
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
@@ -131,7 +132,7 @@ func (p *Process) join(ctx context.Context, f *fleet.Fleet, rows *postgres.Break
 			p.Log.Error("the fleet goes on without this instance; its breakers and limits are its own now", "error", err)
 		}
 	})
-	tasks.Go(func() { chronicle(run, f, p.Telemetry, rows) })
+	tasks.Go(func() { chronicle(run, f, name, p.Telemetry, rows) })
 	known, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := f.Ready(known); err != nil && ctx.Err() == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math"
+	"strings"
 	"time"
 
 	"pollux/internal/breaker"
@@ -198,8 +199,21 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
+// memberOf is the name of a process as the fleet has it: in a key of the bucket, which takes letters, digits, - and =. consumer@vm#8f3f32ff is consumer=vm=8f3f32ff.
+func memberOf(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '@', r == '#':
+			return '='
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_':
+			return r
+		}
+		return '-'
+	}, name)
+}
+
 // chronicle tells of transitions until they end: a line for people, a number, and a row, by the instance that made it.
-func chronicle(ctx context.Context, f *fleet.Fleet, tel *telemetry.Telemetry, rows *postgres.Breakers) {
+func chronicle(ctx context.Context, f *fleet.Fleet, name string, tel *telemetry.Telemetry, rows *postgres.Breakers) {
 	for t := range f.Transitions() {
 		level := slog.LevelInfo
 		if t.To == breaker.Open && t.From != breaker.Open && t.Cause != breaker.CauseAdopted {
@@ -212,7 +226,7 @@ func chronicle(ctx context.Context, f *fleet.Fleet, tel *telemetry.Telemetry, ro
 			continue // another instance made it, and writes it down; and the ramp rises by time alone, before everybody's eyes
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		if err := rows.Transition(ctx, t, f.ID()); err != nil {
+		if err := rows.Transition(ctx, t, name); err != nil {
 			tel.Log.Warn("a transition of a breaker is not written down", "error", err)
 		}
 		cancel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +51,15 @@ const (
 	// askTimeout bounds one attempt to find a dependency.
 	askTimeout = 5 * time.Second
 )
+
+// name is what a service of this process signs with: the name of the process, which its log has in every line. Where several services share a process, each has a name of its own, since
+// a lease tells them apart by it.
+func (p *Process) name(service string) string {
+	if strings.HasPrefix(p.Instance, service+"@") {
+		return p.Instance
+	}
+	return instance(service)
+}
 
 // begins says that a service begins to work.
 func (p *Process) begins() {

@@ -110,7 +110,7 @@ func (r *openedRelay) close() {
 }
 
 func openRelay(ctx context.Context, cfg config.Config, p *Process) (r openedRelay, err error) {
-	settings := relayConfig(cfg)
+	settings := relayConfig(cfg, p.name("outbox-relay"))
 	if r.pool, err = p.pool(cfg, "pollux-relay", settings.Owner); err != nil {
 		return r, err
 	}

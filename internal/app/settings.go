@@ -65,19 +65,19 @@ func brokerConfig(c config.Config, name string, certificates *certificate.Source
 	}
 }
 
-func relayConfig(c config.Config) outbox.Config {
+func relayConfig(c config.Config, owner string) outbox.Config {
 	r := c.Relay
 	return outbox.Config{
-		Owner: instance("outbox-relay"), Queues: queues(c),
+		Owner: owner, Queues: queues(c),
 		Every: r.Every, Batch: r.Batch, InFlight: r.InFlight, Lease: r.Lease, Backlog: r.Backlog,
 		PublishTimeout: r.PublishTimeout, Retry: r.Retry, Watch: r.Watch,
 	}
 }
 
-func recorderConfig(c config.Config) consumer.RecorderConfig {
+func recorderConfig(c config.Config, worker string) consumer.RecorderConfig {
 	r := c.Consumer.Record
 	return consumer.RecorderConfig{
-		Worker: instance("consumer"), Lease: c.Consumer.Lease,
+		Worker: worker, Lease: c.Consumer.Lease,
 		Batch: r.Batch, Linger: r.Linger, Writers: r.Writers, Patience: r.Patience,
 	}
 }

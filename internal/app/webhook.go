@@ -63,7 +63,7 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	if source != nil {
 		secured = source.Server()
 	}
-	name := instance("webhook")
+	name := p.name("webhook")
 	pool, err := p.pool(cfg, "pollux-webhook", name)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -66,6 +67,7 @@ const (
 
 // Options says how an instance takes part in the fleet.
 type Options struct {
+	ID  string       // of this instance among all, good for a key of KV; empty: one that no other has
 	KV  KV           // nil: this instance is the whole fleet
 	Log *slog.Logger // nil: silence
 }
@@ -117,7 +119,7 @@ type Transition struct {
 // New returns an instance of a fleet.
 func New(o Options) *Fleet {
 	f := &Fleet{
-		kv: o.KV, log: o.Log, id: newID(),
+		kv: o.KV, log: o.Log, id: cmp.Or(o.ID, newID()),
 		ready: make(chan struct{}), transitions: make(chan Transition, transitionsKept),
 		gates: map[string]*Gate{}, owners: map[string]owner{}, entries: map[string]remembered{}, heard: map[string]pulse{},
 	}

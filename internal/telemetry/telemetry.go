@@ -56,6 +56,8 @@ type Telemetry struct {
 	Metrics *Metrics
 	Tracing *Tracing
 	Health  *Health
+	// Instance is that of the Config: what everything that this process writes is signed with.
+	Instance string
 
 	level    *slog.LevelVar
 	headers  *pushHeaders
@@ -86,7 +88,7 @@ func New(ctx context.Context, c Config, w io.Writer) (*Telemetry, error) {
 	if err != nil {
 		return nil, errors.Join(err, metrics.close(ctx))
 	}
-	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth(), level: level, headers: c.OTLP.sent}
+	t := &Telemetry{Log: log, Metrics: metrics, Tracing: tracing, Health: newHealth(), Instance: c.Instance, level: level, headers: c.OTLP.sent}
 	if err := t.listen(c, registry); err != nil {
 		return nil, errors.Join(err, tracing.close(ctx), metrics.close(ctx))
 	}
