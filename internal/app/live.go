@@ -130,10 +130,10 @@ func (p *Process) tend(ctx context.Context, cfg config.Config, service string, e
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			p.reload(ctx, service)
+			p.hangup(ctx, service)
 			p.lookAtCertificates()
 		case <-tick.C:
-			p.renew(ctx)
+			p.tick(ctx)
 			p.lookAtCertificates()
 		}
 	}
@@ -174,42 +174,54 @@ func (l *live) install(next *config.Config) error {
 	return nil
 }
 
-// reload reads the configuration anew. It is taken as a whole or not at all.
-func (p *Process) reload(ctx context.Context, service string) {
+// hangup does what SIGHUP asks for. Of a configuration that is refused the secrets are taken up all the same, as they are at each tick: a rotation does not wait for a key that has nothing to do with it.
+func (p *Process) hangup(ctx context.Context, service string) {
 	l := &p.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !p.reload(ctx, service) {
+		p.renew(ctx)
+	}
+}
+
+// reload reads the configuration anew. It is taken as a whole or not at all. l.mu is held.
+func (p *Process) reload(ctx context.Context, service string) (taken bool) {
+	l := &p.live
 	next, err := l.now.Reload(time.Now())
 	if err != nil {
 		p.refuse(ctx, telemetry.ReloadInvalid, nil, err)
-		return
+		return false
 	}
-	changes := l.now.Changes(next)
+	changes, renewed := l.now.Changes(next), l.now.Renewed(next)
 	var need []config.Change
 	for _, c := range changes {
 		if c.Needs(service) {
 			need = append(need, c)
 		}
 	}
-	switch {
-	case len(need) > 0:
+	if len(need) > 0 {
 		p.refuse(ctx, telemetry.ReloadRefused, need, errRestart(service, need))
-		return
-	case len(changes) == 0:
+		return false
+	}
+	if len(changes)+len(renewed) > 0 { // the files that a gateway names change without a key
+		if err := l.install(&next); err != nil {
+			p.refuse(ctx, telemetry.ReloadInvalid, changes, err)
+			return false
+		}
+	}
+	p.renewed(ctx, renewed)
+	if len(changes) == 0 {
 		l.now = &next
 		p.Metrics.ConfigReload(telemetry.ReloadUnchanged, time.Now())
-		p.Log.InfoContext(ctx, "the configuration was read again; nothing has changed")
-		return
-	}
-	if err := l.install(&next); err != nil {
-		p.refuse(ctx, telemetry.ReloadInvalid, changes, err)
-		return
+		p.Log.InfoContext(ctx, "the configuration was read again; no key has changed")
+		return true
 	}
 	p.Metrics.ConfigReload(telemetry.ReloadApplied, time.Now())
 	for _, c := range changes {
 		p.Log.InfoContext(ctx, "the configuration changed", "key", c.Key, "before", c.Before, "after", c.After)
 	}
 	p.writeDown(ctx, audit.Done, "", changes)
+	return true
 }
 
 // errRestart names the keys that take a restart.
@@ -218,7 +230,7 @@ func errRestart(service string, need []config.Change) error {
 	for i, c := range need {
 		keys[i] = c.Key
 	}
-	return fmt.Errorf("a change of %s takes a restart of the %s; nothing was changed, not even what could have been", strings.Join(keys, ", "), service)
+	return fmt.Errorf("a change of %s takes a restart of the %s; no other key was changed either", strings.Join(keys, ", "), service)
 }
 
 // refuse says why the configuration before stays in force.
@@ -275,17 +287,23 @@ func shownValue(s string) any {
 	return map[string]string{"value": s}
 }
 
-// renew takes up the secrets that have changed in their files.
-func (p *Process) renew(ctx context.Context) {
+// tick looks whether secrets have changed.
+func (p *Process) tick(ctx context.Context) {
 	l := &p.live
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	p.renew(ctx)
+}
+
+// renew takes up the secrets that have changed in their files. l.mu is held.
+func (p *Process) renew(ctx context.Context) {
+	l := &p.live
 	next, r := l.now.Renew(time.Now())
 	if len(r.Taken)+len(r.Kept) == 0 {
 		return
 	}
 	for _, k := range r.Kept {
-		p.Metrics.SecretReload(kindOf(k.Key), false)
+		p.Metrics.SecretReload(kindOf(k.Key), k.Unit(), false)
 		p.Log.ErrorContext(ctx, "what is in the file of a secret is of no use; the last good one stays in force", "key", k.Key, "error", k.What,
 			"hint", "write the file anew; it is looked at every 15 seconds and at SIGHUP")
 	}
@@ -293,8 +311,13 @@ func (p *Process) renew(ctx context.Context) {
 		p.Log.ErrorContext(ctx, "new secrets are not taken; the last good ones stay in force", "error", err)
 		return
 	}
-	for _, unit := range r.Taken {
-		p.Metrics.SecretReload(kindOf(unit), true)
+	p.renewed(ctx, r.Taken)
+}
+
+// renewed tells of units whose secrets were taken.
+func (p *Process) renewed(ctx context.Context, units []string) {
+	for _, unit := range units {
+		p.Metrics.SecretReload(kindOf(unit), unit, true)
 		p.Log.InfoContext(ctx, "new secrets are in force", "of", unit)
 	}
 }
@@ -335,11 +358,11 @@ func (p *Process) tell(s certificate.State) {
 	l.known[s.Name] = is
 	switch {
 	case is.err != "" && is.err != before.err:
-		p.Metrics.SecretReload(telemetry.SecretTLS, false)
+		p.Metrics.SecretReload(telemetry.SecretTLS, s.Name, false)
 		p.Log.Error("what is in the files of a certificate is of no use; the last good one stays in force", "of", s.Name, "error", is.err,
 			"ends", s.Expiry, "hint", "write the files anew; they are looked at every 15 seconds and at SIGHUP")
 	case is.err == "" && met && (is.loads != before.loads || before.err != ""):
-		p.Metrics.SecretReload(telemetry.SecretTLS, true)
+		p.Metrics.SecretReload(telemetry.SecretTLS, s.Name, true)
 		p.Log.Info("the certificate in the files is in force", "of", s.Name, "ends", s.Expiry)
 	}
 }

@@ -130,7 +130,7 @@ func TestAReloadTakesAllOrNothing(t *testing.T) {
 			t.Errorf("the log does not say %s", want)
 		}
 	}
-	if strings.Contains(log, "nothing has changed") {
+	if strings.Contains(log, "no key has changed") {
 		t.Error("the level of the log did not change")
 	}
 	for _, condition := range []string{
@@ -139,9 +139,11 @@ func TestAReloadTakesAllOrNothing(t *testing.T) {
 		`after = '{"value": "7"}' from pollux.audit_log where outcome = 'refused' and target = 'config:gateways.acme.workers'`,
 		`count(*) = 2 from pollux.audit_log where target = 'config:gateways.acme.limits.rate' and outcome = 'done'`,
 		`count(*) = 1 from pollux.audit_log where target = 'config:log.level' and before = '{"value": "info"}' and after = '{"value": "warn"}'`,
+		`count(distinct who) = 1 from (select actor as who from pollux.audit_log union all select worker from pollux.poll_attempts) names`,
+		`strpos('` + strings.ReplaceAll(log, "'", "''") + `', '"instance":"' || (select max(worker) from pollux.poll_attempts) || '"') > 0`,
 	} {
 		if !s.is(condition) {
-			t.Errorf("not in the audit log: %s", condition)
+			t.Errorf("not in the audit log: %.200s", condition)
 		}
 	}
 	if err := relay.ends(); err != nil {
@@ -215,6 +217,75 @@ func TestSecretsAreTakenUpWithoutARestart(t *testing.T) {
 	}
 	if err := relay.ends(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestASecretIsStaleUntilItIsMended mends secrets in each way: at a tick or at SIGHUP, with a new content, the old one or another mode, and while a key waits for a restart.
+func TestASecretIsStaleUntilItIsMended(t *testing.T) {
+	noLeaks(t)
+	s := newSite(t)
+	s.dsn = "postgres://nobody@127.0.0.1:1/nothing"
+	dir, ctx := t.TempDir(), t.Context()
+	write := func(name, content string) { certificatetest.Write(t, filepath.Join(dir, name), []byte(content)) }
+	write("acme", "key-1")
+	write("other", "key-2")
+	e := s.editable()
+	auth := func(name string) string { return "auth: {kind: bearer, token: 'file:" + dir + "/" + name + "'}" }
+	base := strings.Replace(e.base(), "auth: {kind: none}", auth("acme"), 1)
+	base = strings.Replace(base, "gateways:\n", "gateways:\n  other:\n    httpjson: {url: 'https://other.example/{reference}', "+auth("other")+", pointers: {status: /status}, statuses: {paid: succeeded}}\n", 1)
+	e.edit(base, "")
+	cfg, err := config.Load(config.Options{File: e.name, Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log lockedBuffer
+	tel, err := telemetry.New(ctx, TelemetryConfig(cfg, "consumer"), &log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- tel.Run(pages) }()
+	t.Cleanup(func() { stop(); <-ended; closeTelemetry(context.Background(), tel) })
+	p := NewProcess(tel)
+	p.live.begin(&cfg, func(*config.Config) (func(), error) { return nil, nil })
+	tick, hangup := func() { p.tick(ctx) }, func() { p.hangup(ctx, config.ServiceConsumer) }
+	mode := func(m os.FileMode) {
+		if err := os.Chmod(filepath.Join(dir, "acme"), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		what  string
+		do    func()
+		then  func()
+		stale int
+		taken int // how often the log says so by then
+	}{
+		{"two are emptied", func() { write("acme", ""); write("other", "") }, tick, 1, 0},
+		{"one is mended", func() { write("other", "key-3") }, tick, 1, 1},
+		{"the other one too, at SIGHUP", func() { write("acme", "key-4") }, hangup, 0, 2},
+		{"it is emptied again", func() { write("acme", "") }, tick, 1, 2},
+		{"what was in it is there again, at SIGHUP", func() { write("acme", "key-4") }, hangup, 0, 3},
+		{"everybody may write it", func() { mode(0o666) }, tick, 1, 3},
+		{"nobody may", func() { mode(0o600) }, tick, 0, 4},
+		{"a new key while another change waits for a restart", func() {
+			write("acme", "key-5")
+			e.edit(strings.Replace(base, "  acme:\n", "  acme:\n    workers: 7\n", 1), "")
+		}, hangup, 0, 5},
+	} {
+		step.do()
+		step.then()
+		_, page := s.page("/metrics")
+		if !strings.Contains(page, fmt.Sprintf("pollux_secret_stale{secret=\"gateways\"} %d\n", step.stale)) {
+			t.Errorf("%s: the metric is not %d", step.what, step.stale)
+		}
+		if n := strings.Count(log.String(), `"msg":"new secrets are in force"`); n != step.taken {
+			t.Errorf("%s: said %d times, not %d\n%s", step.what, n, step.taken, log.String())
+		}
+	}
+	if _, page := s.page("/metrics"); !strings.Contains(page, `pollux_config_reloads_total{result="refused"} 1`) {
+		t.Error("the change that takes a restart is taken")
 	}
 }
 

@@ -18,6 +18,9 @@ type Problem struct {
 	id   string // of the path
 }
 
+// Unit is what is renewed as one that the key belongs to: database, nats, telemetry, gateways.NAME, webhooks.gateways.NAME.
+func (p Problem) Unit() string { return unitOf(strings.Split(p.id, separator)) }
+
 // String is the problem in one line.
 func (p Problem) String() string {
 	var b strings.Builder

@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ type reading struct {
 	written *written
 	values  map[string]secret.Secret     // of the sections of adapters and notifications, by name
 	units   map[string][sha256.Size]byte // what the files of each unit had in them
+	kept    map[string]bool              // the units whose files were of no use then, so that the last good ones are in force
 }
 
 // A unit is what is taken up together when a file changes, or not at all: "database", "nats", "telemetry", "gateways.acme", "webhooks.gateways.acme".
@@ -44,7 +46,8 @@ func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 		}
 		b, err := os.ReadFile(file)
 		unit := unitOf(p)
-		texts[unit] = fmt.Appendf(texts[unit], "%s %d %t %x\n", p.id(), len(b), err == nil, sha256.Sum256(b))
+		_, refused, _ := secret.Exposed(file) // a mode that is mended is news as well
+		texts[unit] = fmt.Appendf(texts[unit], "%s %d %t %t %x\n", p.id(), len(b), err == nil, refused, sha256.Sum256(b))
 	}
 	note(key("database.url"), c.Database.URL.File())
 	note(key("nats.password"), c.NATS.Password.File())
@@ -68,7 +71,7 @@ func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 // Renewal is what became of files that changed.
 type Renewal struct {
 	Taken []string  // the units whose new secrets are in force: database, nats, telemetry, gateways.NAME, webhooks.gateways.NAME
-	Kept  []Problem // why the last good ones of others stay in force; each begins with the key
+	Kept  []Problem // what is new of why the last good ones of others stay in force; each begins with the key
 }
 
 // Renew reads the secrets again, and the files that gateways name, by the same names: mounted secrets change where they are. Of each unit that has changed
@@ -97,11 +100,12 @@ func (c Config) Renew(now time.Time) (Config, Renewal) {
 	r := Renewal{}
 	kept := map[string]bool{}
 	for _, p := range problems {
-		unit := unitOf(strings.Split(p.id, separator))
+		unit := p.Unit()
 		if kept[unit] = true; changed[unit] {
 			r.Kept = append(r.Kept, p)
 		}
 	}
+	next.from.kept = kept
 	for _, unit := range sorted(seen) {
 		switch {
 		case kept[unit]:
@@ -158,6 +162,24 @@ func (c Config) Reload(now time.Time) (Config, error) {
 	}
 	next.succeed(c, now)
 	return next, nil
+}
+
+// Renewed are the units whose files have something else in them than those of the configuration before, or of which the last good secrets were kept, which those of next replace: what next
+// takes up of secrets, whichever keys have changed.
+func (c Config) Renewed(next Config) []string {
+	if c.from == nil || next.from == nil {
+		return nil
+	}
+	renewed := maps.Clone(c.from.kept)
+	if renewed == nil {
+		renewed = map[string]bool{}
+	}
+	for unit, is := range next.from.units {
+		if was, had := c.from.units[unit]; had && was != is {
+			renewed[unit] = true
+		}
+	}
+	return sorted(renewed)
 }
 
 // replacedKey is a key of notifications that was in a file before.

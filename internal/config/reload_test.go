@@ -217,7 +217,24 @@ func TestASecretOfNoUseKeepsTheLastGoodOneAndHindersNoOther(t *testing.T) {
 		t.Errorf("it is said twice: %+v", r)
 	}
 	f.write("token", "token-of-acme-3")
-	if next, r = next.Renew(time.Now()); !slices.Equal(r.Taken, []string{"gateways.acme"}) || next.Gateways["acme"].HTTPJSON.Auth.Token.Reveal() != "token-of-acme-3" {
+	var invalid *Invalid
+	if _, err := next.Reload(time.Now()); !errors.As(err, &invalid) {
+		t.Fatalf("what is still of no use is taken: %v", err)
+	}
+	f.write("hook", "signing-secret-number-1") // what was in it before
+	f.write("dsn", c.Database.URL.Reveal())
+	reloaded, err := next.Reload(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"database", "gateways.acme", "webhooks.gateways.acme"}, next.Renewed(reloaded)); d != "" {
+		t.Error(d)
+	}
+	if again, err := reloaded.Reload(time.Now()); err != nil || len(reloaded.Renewed(again)) > 0 {
+		t.Errorf("it is said twice: %v", err)
+	}
+	f.write("hook", "short")
+	if next, r = next.Renew(time.Now()); !slices.Equal(r.Taken, []string{"database", "gateways.acme"}) || next.Gateways["acme"].HTTPJSON.Auth.Token.Reveal() != "token-of-acme-3" {
 		t.Errorf("the good one is not taken: %+v", r)
 	}
 }

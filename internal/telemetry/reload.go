@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -41,6 +42,9 @@ var Certificates = []string{"database", "database_ca", "nats", "nats_ca", "webho
 type reloadInstruments struct {
 	reloads, taken            metric.Int64Counter
 	last, expiry, good, stale metric.Float64Gauge
+
+	mu   sync.Mutex
+	kept map[string]map[string]bool // of each kind of secret, those of which the last good one is in force
 }
 
 func (r *reloadInstruments) make(k *maker) {
@@ -73,15 +77,37 @@ func (m *Metrics) ConfigReload(r ReloadResult, at time.Time) {
 	}
 }
 
-// SecretReload counts a secret of a kind (Secrets) that changed in its file, and whether the new one was taken.
-func (m *Metrics) SecretReload(secret string, taken bool) {
+// SecretReload counts a secret of a kind (Secrets) that changed in its file, and whether the new one was taken. Of tells it from others of its kind: the kind is stale until all of them are
+// taken that were kept.
+func (m *Metrics) SecretReload(secret, of string, taken bool) {
 	result, stale := "taken", 0.0
 	if !taken {
-		result, stale = "kept", 1
+		result = "kept"
+	}
+	if m.reload.keeps(secret, of, !taken) > 0 {
+		stale = 1
 	}
 	label := attribute.String("secret", nameAt(Secrets, index(Secrets, secret)))
 	m.reload.taken.Add(bg, 1, metric.WithAttributeSet(attribute.NewSet(label, attribute.String("result", result))))
 	m.reload.stale.Record(bg, stale, metric.WithAttributeSet(attribute.NewSet(label)))
+}
+
+// keeps notes whether the last good one of a secret stays in force, and returns of how many of its kind it does.
+func (r *reloadInstruments) keeps(secret, of string, kept bool) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.kept == nil {
+		r.kept = map[string]map[string]bool{}
+	}
+	if r.kept[secret] == nil {
+		r.kept[secret] = map[string]bool{}
+	}
+	if !kept {
+		delete(r.kept[secret], of)
+	} else {
+		r.kept[secret][of] = true
+	}
+	return len(r.kept[secret])
 }
 
 // CertificateExpiry says when a certificate (Certificates) ends.
