@@ -20,6 +20,7 @@ begin
   end;
 end $$;
 
+grant pollux_migrator to current_user; -- who hands a schema over is a member of the role that gets it
 create schema if not exists pollux authorization pollux_migrator;
 
 -- Where Pollux ran with one login before, that login's objects change hands:

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+
+	"pollux/internal/secret"
 )
 
 // renewed is a file that is read again at each connection. While what is in it is of no use, or it is not there, the last that was of use counts.
@@ -26,7 +27,7 @@ type renewed[T any] struct {
 func (r *renewed[T]) read() (T, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	content, err := os.ReadFile(r.file)
+	content, err := secret.ReadFile(r.file, secret.MaxBytes)
 	if err == nil {
 		var now T
 		if now, err = r.parse(content); err == nil {

@@ -10,10 +10,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pollux/internal/secret"
 )
 
 // Files say where things are; each is PEM. Mounted secrets whose symlinks are swapped are files like others.
@@ -79,16 +80,7 @@ func load(f Files, now time.Time) (m Material, digest [sha256.Size]byte, err err
 }
 
 func readFile(name string) ([]byte, error) {
-	st, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return nil, err
-	case !st.Mode().IsRegular(): // opening a pipe could wait for ever
-		return nil, fmt.Errorf("%s is not a regular file", name)
-	case st.Size() > maxBytes:
-		return nil, fmt.Errorf("%s is larger than %d bytes; is it the right one?", name, maxBytes)
-	}
-	return os.ReadFile(name)
+	return secret.ReadFile(name, maxBytes)
 }
 
 // pairOf reads a certificate and its key. Its errors repeat nothing of either.

@@ -125,6 +125,8 @@ func readFile(o Options, environ []string) (string, []byte, error) {
 		return "", nil, fmt.Errorf("configuration file%s: %w", from, err)
 	case !st.Mode().IsRegular():
 		return "", nil, fmt.Errorf("configuration file %s%s: not a regular file", name, from)
+	case st.Mode().Perm()&0o002 != 0: // it says where the keys are sent
+		return "", nil, fmt.Errorf("configuration file %s%s: everybody may change it; run: chmod o-w %s", name, from, name)
 	case st.Size() > maxFileBytes:
 		return "", nil, fmt.Errorf("configuration file %s%s: larger than %d bytes, is it the right one?", name, from, maxFileBytes)
 	}

@@ -204,6 +204,16 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 	}
 }
 
+func TestAFileThatEverybodyMayChangeIsRefused(t *testing.T) {
+	name := file(t, "log: {level: warn}")
+	if err := os.Chmod(name, 0o646); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(Options{File: name, Environ: []string{}}); err == nil || !strings.Contains(err.Error(), "chmod o-w "+name) {
+		t.Fatal(err)
+	}
+}
+
 func TestWhatACommandDoesNotUseNeedNotBeThere(t *testing.T) {
 	for _, c := range []struct {
 		skip Skip

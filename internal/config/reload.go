@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -44,7 +43,7 @@ func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 		if file == "" || skip&(unused[p[0]]|skipSecrets) != 0 {
 			return
 		}
-		b, err := os.ReadFile(file)
+		b, err := secret.ReadFile(file, 1<<20) // certificates too
 		unit := unitOf(p)
 		_, refused, _ := secret.Exposed(file) // a mode that is mended is news as well
 		texts[unit] = fmt.Appendf(texts[unit], "%s %d %t %t %x\n", p.id(), len(b), err == nil, refused, sha256.Sum256(b))

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -236,6 +237,23 @@ func TestASecretOfNoUseKeepsTheLastGoodOneAndHindersNoOther(t *testing.T) {
 	f.write("hook", "short")
 	if next, r = next.Renew(time.Now()); !slices.Equal(r.Taken, []string{"database", "gateways.acme"}) || next.Gateways["acme"].HTTPJSON.Auth.Token.Reveal() != "token-of-acme-3" {
 		t.Errorf("the good one is not taken: %+v", r)
+	}
+}
+
+// Nobody writes into the pipe: whoever opened it would wait for ever, also for the end of the process.
+func TestASecretThatBecomesAPipeIsNotOpened(t *testing.T) {
+	f := newFolder(t)
+	c := f.load()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(pipe, filepath.Join(f.dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	_, r := c.Renew(time.Now())
+	if len(r.Kept) != 1 || r.Kept[0].Key != "gateways.acme.httpjson.auth.token" || !strings.Contains(r.Kept[0].String(), "not a regular file") {
+		t.Fatalf("%+v", r)
 	}
 }
 

@@ -552,6 +552,9 @@ func everybodyWorks(t testing.TB, r *record) {
 	ada.step(t, replay.ID)
 	_, err = ada.replays.Undo(t.Context(), replay.ID, operator)
 	must("undo", err)
+	if _, err := ada.pool.Exec(t.Context(), `update pollux.replays set state = 'running', approved_by = 'grace' where id = $1`, replay.ID); !refusedBy(err, "replays_ended") {
+		t.Errorf("a replay that has ended begins again, past the second person: %v", err)
+	}
 	o = order(dead...)
 	replay = ada.create(t, o)
 	ada.step(t, replay.ID)

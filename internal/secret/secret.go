@@ -90,24 +90,38 @@ func Load(reference string) (Secret, error) {
 // FromFile reads a secret from a regular file and takes one newline from its end. It refuses a file that is empty or larger
 // than MaxBytes. Who may read the file is not checked: see Exposed.
 func FromFile(path string) (Secret, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return Secret{}, fmt.Errorf("secret file: %w", err)
+	b, err := ReadFile(path, MaxBytes)
+	if errors.Is(err, errTooLarge) {
+		return Secret{}, fmt.Errorf("secret file %s: %w", path, err)
 	}
-	if !st.Mode().IsRegular() { // opening a pipe could wait for ever
-		return Secret{}, fmt.Errorf("secret file %s: not a regular file", path)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return Secret{}, fmt.Errorf("secret file: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
 	if err != nil {
 		return Secret{}, fmt.Errorf("secret file: %w", err)
 	}
 	return checked("secret file "+path, string(b))
 }
+
+// ReadFile reads a regular file of at most limit bytes. Nothing else that a path may lead to is opened: a pipe would wait for ever for somebody to write into it, a device never ends.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("%w than %d bytes, is it the right one?", errTooLarge, limit)
+	}
+	return b, err
+}
+
+var errTooLarge = errors.New("larger")
 
 // FromEnv reads a secret from an environment variable and takes one newline from its end. It refuses a variable that is not
 // set, empty or larger than MaxBytes.

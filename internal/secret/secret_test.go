@@ -131,7 +131,7 @@ func TestFromFile(t *testing.T) {
 			}
 		})
 	}
-	for _, path := range []string{filepath.Join(t.TempDir(), "absent"), t.TempDir()} {
+	for _, path := range []string{filepath.Join(t.TempDir(), "absent"), t.TempDir(), "/dev/zero"} {
 		if _, err := secret.FromFile(path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", path, err)
 		}

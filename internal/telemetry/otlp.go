@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -75,7 +74,7 @@ func (h *pushHeaders) with(ctx context.Context) context.Context {
 func (o OTLP) credentials() (credentials.TransportCredentials, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
+		pem, err := secret.ReadFile(o.CAFile, 1<<20)
 		if err != nil {
 			return nil, fmt.Errorf("the collector's authorities: %w", err)
 		}

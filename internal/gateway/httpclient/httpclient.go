@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -230,10 +229,13 @@ func (c Config) proxyURL() (*url.URL, error) {
 	return u, nil
 }
 
+// maxPEMBytes bounds the files of certificates: the authorities of a whole system take a quarter of it.
+const maxPEMBytes = 1 << 20
+
 func (c Config) tlsConfig() (*tls.Config, error) {
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.CAFile != "" {
-		pem, err := os.ReadFile(c.CAFile)
+		pem, err := secret.ReadFile(c.CAFile, maxPEMBytes)
 		if err != nil {
 			return nil, fmt.Errorf("ca_file: %w", err)
 		}
@@ -248,7 +250,7 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	if c.ClientCert == "" || c.ClientKey.IsZero() {
 		return nil, errors.New("client_cert_file and client_key: both or neither")
 	}
-	pem, err := os.ReadFile(c.ClientCert)
+	pem, err := secret.ReadFile(c.ClientCert, maxPEMBytes)
 	if err != nil {
 		return nil, fmt.Errorf("client_cert_file: %w", err)
 	}

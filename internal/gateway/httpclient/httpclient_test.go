@@ -765,7 +765,7 @@ func TestConfigReportsEveryProblem(t *testing.T) {
 		"client_cert_file": func(c *httpclient.Config) {
 			c.ClientCert, c.ClientKey = garbage, secret.New(marked)
 		},
-		"client_cert_file: open": func(c *httpclient.Config) {
+		"client_cert_file: stat": func(c *httpclient.Config) {
 			c.ClientCert, c.ClientKey = "/nowhere/cert.pem", secret.New(marked)
 		},
 	} {

@@ -99,7 +99,7 @@ begin
     broken := 'payments_status_source';
   elsif new.status <> 'pending' and new.status_source is null then
     fault := 'a final status needs its source';
-  elsif new.status_source = 'operator' and not has_function_privilege('pollux.audit(text, text, text, text, text, jsonb)', 'execute') then
+  elsif new.status_source = 'operator' and not pg_catalog.has_function_privilege('pollux.audit(text, text, text, text, text, jsonb)', 'execute') then
     raise exception 'payment % is %: only an operator has the last word on it', old.id, old.status using errcode = 'insufficient_privilege',
       hint = 'An operator may execute pollux.audit: grant the login the role pollux_operator.';
   elsif new.status <> old.status and old.status <> 'pending' and new.status_source <> 'operator'
@@ -148,6 +148,11 @@ end $$;
 
 revoke execute on function pollux.replay_begins from public;
 
+-- What has ended stays so: begun again, it would go past the second person.
+create trigger replay_ended before update on pollux.replays
+  for each row when (old.state in ('cancelled', 'undone', 'done') and new.state not in ('cancelled', 'undone', 'done'))
+  execute function pollux.stays('a replay that has ended does not begin again: make another', 'replays_ended');
+
 create trigger replay_begins before update on pollux.replays
   for each row when (old.state = 'awaiting_approval' and new.state not in ('awaiting_approval', 'cancelled', 'undone'))
   execute function pollux.replay_begins();
@@ -155,6 +160,7 @@ create trigger replay_begins before update on pollux.replays
 -- +goose Down
 
 drop trigger replay_begins on pollux.replays;
+drop trigger replay_ended on pollux.replays;
 drop function pollux.replay_begins;
 alter table pollux.replays drop column approved_login;
 comment on column pollux.replays.login is null;
