@@ -9,14 +9,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// insufficientPrivilege is the SQLSTATE of a statement that the login may not run.
+const insufficientPrivilege = "42501"
+
 // Denied is the error of a statement that the login may not run (SQLSTATE 42501).
 type Denied struct {
 	Object string // what it may not use, as PostgreSQL names it: "table payments"; empty when that is not said
-	Roles  []Role // the roles that have a right on it
+	Roles  []Role // the roles that have a right on it: of a table perhaps another right, or one on other columns
 	err    error
 }
 
-// Error says which roles have what is missing.
+// Error says which roles have rights there. Which of them was missing PostgreSQL does not say.
 func (d *Denied) Error() string {
 	if len(d.Roles) == 0 {
 		return d.err.Error()
@@ -25,7 +28,7 @@ func (d *Denied) Error() string {
 	for i, r := range d.Roles {
 		names[i] = string(r)
 	}
-	return d.err.Error() + ": the login lacks a right; the role of its program has it, one of " + strings.Join(names, ", ")
+	return d.err.Error() + ": the login lacks a right; the role of its program has those that it needs; some on this have: " + strings.Join(names, ", ")
 }
 
 // Hint says what to do about it, to whoever reads a log.
@@ -42,7 +45,7 @@ var deniedObject = regexp.MustCompile(`permission denied for ((?:table|view|func
 func refusedRight(err error) error {
 	var pg *pgconn.PgError
 	var known *Denied
-	if !errors.As(err, &pg) || pg.Code != "42501" || errors.As(err, &known) {
+	if !errors.As(err, &pg) || pg.Code != insufficientPrivilege || errors.As(err, &known) {
 		return err
 	}
 	d := &Denied{err: err}

@@ -103,7 +103,7 @@ func appliedSteps(ctx context.Context, url string) (map[int64]time.Time, error) 
 		where is_applied
 		  and version_id > 0
 		group by version_id`)
-	if undefined(err) {
+	if undefined(err) || unmigrated(ctx, conn, err) {
 		return applied, nil
 	}
 	if err != nil {
@@ -160,10 +160,30 @@ func schemaVersion(ctx context.Context, db Querier) (have int64, err error) {
 		select coalesce(max(version_id), 0)
 		from pollux.schema_version
 		where is_applied`).Scan(&have)
-	if err != nil && undefined(err) {
+	switch {
+	case undefined(err):
 		return 0, fmt.Errorf("%w: it has no schema pollux; run: pollux migrate up", ErrSchema)
+	case unmigrated(ctx, db, err):
+		return 0, fmt.Errorf("%w: nothing is in the schema pollux yet; run: pollux migrate up", ErrSchema)
 	}
 	return have, describe("reading the schema's version", err)
+}
+
+// unmigrated reports whether a statement was refused because no step was taken yet: an administrator has made the schema for its owner (deploy/postgres/roles.sql), and
+// nobody else may look into it before the first `pollux migrate up`. Everybody may read the catalogue.
+func unmigrated(ctx context.Context, db Querier, err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || pg.Code != insufficientPrivilege {
+		return false
+	}
+	var there bool
+	err = db.QueryRow(ctx, `
+		select exists (
+		  select from pg_class c
+		  join pg_namespace n on n.oid = c.relnamespace
+		  where n.nspname = 'pollux'
+		    and c.relname = 'schema_version')`).Scan(&there)
+	return err == nil && !there
 }
 
 // Querier is what both a pool and a connection offer.

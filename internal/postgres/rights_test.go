@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"regexp"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"pollux/internal/consumer"
 	"pollux/internal/deadletter"
 	"pollux/internal/fleet"
+	"pollux/internal/localpg"
 	"pollux/internal/message"
 	"pollux/internal/outbox"
 	"pollux/internal/payment"
@@ -378,12 +380,31 @@ func TestWhatARoleMayNotDoIsRefusedAndNamed(t *testing.T) {
 	}
 }
 
+// An administrator makes the schema for its owner before the first `pollux migrate up`; till then the programs' logins may not look into it.
+func TestBeforeTheFirstStepEachLoginSaysWhatToRun(t *testing.T) {
+	r := openRecord(t, pgtest.New(t, nil))
+	r.exec(t, RolesSQL()+`create schema pollux authorization pollux_migrator`)
+	for _, role := range []Role{RoleRelay, RoleConsumer, RoleWebhook, RoleOperator, RoleReadOnly} {
+		l := r.login(t, role)
+		if err := CheckSchema(t.Context(), l.pool); !errors.Is(err, ErrSchema) || !strings.HasSuffix(err.Error(), "nothing is in the schema pollux yet; run: pollux migrate up") {
+			t.Errorf("%s: %v", role, err)
+		}
+		steps, err := Migrations(t.Context(), l.url)
+		if err != nil || len(steps) == 0 || !steps[0].AppliedAt.IsZero() {
+			t.Errorf("%s: %+v, %v", role, steps, err)
+		}
+		if s, err := NewExaminer(l.pool, ExamineOptions{}).Schema(t.Context()); err != nil || s.Have != 0 {
+			t.Errorf("%s: the doctor sees %+v, %v", role, s, err)
+		}
+	}
+}
+
 func TestARightThatIsMissingSaysWhichRolesHaveIt(t *testing.T) {
 	r := newGranted(t)
 	webhooks := r.login(t, RoleWebhook)
 	_, err := NewLetters(webhooks.pool).notes(t.Context(), 1)
 	var no *Denied
-	if !errors.As(err, &no) || no.Object != "table dead_letter_notes" || !strings.HasSuffix(err.Error(), "one of pollux_consumer, pollux_webhook, pollux_operator, pollux_readonly") {
+	if !errors.As(err, &no) || no.Object != "table dead_letter_notes" || !strings.HasSuffix(err.Error(), "some on this have: pollux_consumer, pollux_webhook, pollux_operator, pollux_readonly") {
 		t.Errorf("%v", err)
 	}
 	err = NewAudit(webhooks.pool).Record(t.Context(), acted("payment.force", "", audit.Change{Target: audit.Payment(1)}))
@@ -694,25 +715,38 @@ func TestTheFilesForAdministratorsAreThoseOfTheBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newGranted(t)
-	tx, err := r.pool.Begin(t.Context())
+	if strings.Contains(string(logins), "password '") {
+		t.Error("a password is written out")
+	}
+	bin, _, err := localpg.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // logins are of the whole cluster: none is left
-	sql := regexp.MustCompile(`(?m)^\\.*$`).ReplaceAllString(string(logins), "")
-	sql = regexp.MustCompile(`:'[a-z_]+'`).ReplaceAllString(sql, "'of a test'")
-	if strings.Contains(sql, "password '") != strings.Contains(string(logins), "password :'") {
-		t.Error("a password is written out")
+	r := newGranted(t)
+	psql := func(script string, env ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--dbname="+r.url)
+		cmd.Stdin, cmd.Env = strings.NewReader(script), append([]string{"PATH=/usr/bin:/bin"}, env...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
 	}
-	if _, err := tx.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
+	var env, want []string
 	for _, role := range Roles {
-		var n int
-		if err := tx.QueryRow(t.Context(), `select count(*) from pg_auth_members m join pg_roles r on r.oid = m.roleid join pg_roles l on l.oid = m.member
-			where r.rolname = $1 and l.rolcanlogin and l.rolname like 'pollux\_%\_login'`, string(role)).Scan(&n); err != nil || n != 1 {
-			t.Errorf("%d logins of %s, %v", n, role, err)
-		}
+		program := strings.TrimPrefix(string(role), "pollux_")
+		env = append(env, strings.ToUpper(program)+"_PASSWORD=of a test")
+		want = append(want, fmt.Sprintf("%s %s_login", role, role))
+	}
+	slices.Sort(want)
+	// Twice, and logins are of the whole cluster: none is left.
+	out, err := psql(`begin;
+		\i ../../deploy/postgres/logins.sql
+		\i ../../deploy/postgres/logins.sql
+		select r.rolname || ' ' || l.rolname from pg_auth_members m join pg_roles r on r.oid = m.roleid join pg_authid l on l.oid = m.member
+		where l.rolcanlogin and l.rolname like 'pollux\_%\_login' and l.rolpassword like 'SCRAM%' order by 1;
+		rollback;`, env...)
+	if got := strings.Split(strings.TrimSpace(out), "\n"); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if out, err := psql("begin;\n\\i ../../deploy/postgres/logins.sql\nrollback;", env[1:]...); !strings.Contains(out, "a password is missing: set MIGRATOR_PASSWORD") {
+		t.Errorf("without a password: %v\n%s", err, out)
 	}
 }
