@@ -28,12 +28,13 @@ func permsCommand() *cobra.Command {
 }
 
 func permsPrint() *cobra.Command {
-	auth := string(broker.NKey)
+	auth, keys := string(broker.NKey), ""
 	cmd := &cobra.Command{
 		Use: "print [nats|postgres]", Short: "Prints the users and permissions of a NATS account, or the roles and grants of PostgreSQL",
 		Long: `print nats prints the account of a nats-server configuration with a user for each program that speaks with NATS, and for each service in nats.readers. What each may publish and
-read is derived from the configured gateways and lanes: print it again, and have the server reload it, when those change. The users' public nkeys, or their passwords, are variables of
-the server's environment, POLLUX_RELAY_NKEY and so on; pollux perms keys makes them. With -o json it is for nsc, or for other programs.
+read is derived from the configured gateways and lanes: print it again, and have the server reload it, when those change. The users' public nkeys are written out from --keys, a file with
+what pollux perms keys prints. Without it, they and passwords are variables of the server's environment, POLLUX_RELAY_NKEY and so on: a server that runs gets no new ones, so that a user
+more needs a restart. With -o json it is for nsc, or for other programs.
 
 print postgres prints SQL: first the roles, which whoever may create roles makes once for a cluster, then their grants, which the owner of the schema runs. pollux migrate up does both
 as far as it may.`,
@@ -45,10 +46,14 @@ as far as it may.`,
 			if len(args) == 1 && args[0] == "postgres" {
 				return printGrants(cmd)
 			}
-			return printUsers(cmd, broker.Auth(auth))
+			if keys != "" && auth != string(broker.NKey) {
+				return app.Usage("--keys is for --auth %s", broker.NKey)
+			}
+			return printUsers(cmd, broker.Auth(auth), keys)
 		},
 	}
 	cmd.Flags().StringVar(&auth, "auth", auth, "how users of NATS prove who they are: nkey or password")
+	cmd.Flags().StringVar(&keys, "keys", keys, "a file with the users' public nkeys, as pollux perms keys prints them, to write them out; empty: variables of the server's environment")
 	return cmd
 }
 
@@ -59,7 +64,7 @@ func onePart(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func printUsers(cmd *cobra.Command, auth broker.Auth) error {
+func printUsers(cmd *cobra.Command, auth broker.Auth, keys string) error {
 	cfg, err := load(cmd, config.SkipDatabase|config.SkipBroker)
 	if err != nil {
 		return err
@@ -74,9 +79,38 @@ func printUsers(cmd *cobra.Command, auth broker.Auth) error {
 			Users   []broker.User `json:"users"`
 		}{broker.Account, users})
 	}
+	conf, environment := broker.Conf(users, auth), ", whose environment has the variables"
+	if keys != "" {
+		if conf, err = writtenOut(conf, users, keys); err != nil {
+			return err
+		}
+		environment = ""
+	}
 	w := cmd.OutOrStdout()
-	fmt.Fprintf(w, "# Made by: pollux perms print nats. Included by the configuration of nats-server (include ./accounts.conf), whose environment has the variables.\n\n%s", broker.Conf(users, auth))
+	fmt.Fprintf(w, "# Made by: pollux perms print nats. Included by the configuration of nats-server (include ./accounts.conf)%s.\n\n%s", environment, conf)
 	return nil
+}
+
+// writtenOut has the public keys of a file instead of the variables.
+func writtenOut(conf string, users []broker.User, file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", app.NotTried(fmt.Errorf("the public keys: %w", err))
+	}
+	keys := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if variable, key, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			keys[variable] = key
+		}
+	}
+	for _, u := range users {
+		variable := broker.NKey.Variable(u.Name)
+		if !nkeys.IsValidPublicUserKey(keys[variable]) {
+			return "", app.NotTried(app.Hint(fmt.Errorf("%s has no public key %s=U…", file, variable), "make it anew, which keeps the keys that there are: pollux perms keys FOLDER > %s", file))
+		}
+		conf = strings.ReplaceAll(conf, "$"+variable+"\n", keys[variable]+"\n")
+	}
+	return conf, nil
 }
 
 // grantsOf are a role's rights as -o json shows them.
