@@ -140,7 +140,7 @@ func (p *Patient) askBroker(c config.Config, program string) {
 	s.Consumers = through(at, (*broker.Conn).Consumers)
 	s.Account = through(at, (*broker.Conn).Account)
 	s.Drift = through(at, func(conn *broker.Conn, ctx context.Context) ([]doctor.Difference, error) {
-		ds, err := conn.Drift(ctx, broker.Options{Consumers: Subscriptions(c)})
+		ds, err := conn.Drift(ctx, broker.Options{Consumers: Subscriptions(c), Readers: visibleReaders(c, program)})
 		if err != nil {
 			return nil, err
 		}
@@ -169,6 +169,14 @@ func userOf(c config.Config, program string) broker.User {
 
 // roleOf is the role that the login of a program should have.
 func roleOf(program string) postgres.Role { return postgres.Role("pollux_" + program) }
+
+// visibleReaders are the services that read events, for a program that may look at their consumers; a relay and a consumer have no business with them.
+func visibleReaders(c config.Config, program string) []string {
+	if program == message.UserRelay || program == message.UserConsumer {
+		return nil
+	}
+	return c.NATS.Readers
+}
 
 // accessOf compares what our user of NATS may do with what a program needs.
 func accessOf(ctx context.Context, conn *broker.Conn, c config.Config, program string) (doctor.Rights, error) {

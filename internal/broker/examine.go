@@ -82,12 +82,17 @@ func (c *Conn) Clock(ctx context.Context) (doctor.Clock, error) {
 	})
 }
 
-// Drift tells what is not as declared of the streams and their consumers. It does not look at the fleet's bucket (FleetDrift).
+// Drift tells what is not as declared of the streams and their consumers, with those of the readers. It does not look at the fleet's bucket (FleetDrift).
 func (c *Conn) Drift(ctx context.Context, o Options) ([]doctor.Difference, error) {
 	found, err := c.Diff(ctx, o)
 	if err != nil {
 		return nil, err
 	}
+	readers, err := c.MissingReaders(ctx, o.Readers)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, readers...)
 	ds := make([]doctor.Difference, 0, len(found))
 	for _, d := range found {
 		ds = append(ds, doctor.Difference{Stream: d.Stream, Consumer: d.Consumer, Field: d.Field, Have: d.Have, Want: d.Want, Blocked: d.Blocked})
@@ -98,7 +103,11 @@ func (c *Conn) Drift(ctx context.Context, o Options) ([]doctor.Difference, error
 // FleetDrift tells whether the fleet's bucket is as it should be.
 func (c *Conn) FleetDrift(ctx context.Context) ([]doctor.Difference, error) {
 	err := c.CheckKV(ctx)
-	if differs, ok := errors.AsType[*BucketError](err); ok {
+	differs, ok := errors.AsType[*BucketError](err)
+	switch {
+	case ok && differs.Missing:
+		return []doctor.Difference{{Stream: FleetBucket}}, nil
+	case ok:
 		return []doctor.Difference{{Stream: FleetBucket, Field: "the bucket", Have: "one that " + differs.Why, Want: "as the fleet needs it"}}, nil
 	}
 	return nil, err

@@ -99,6 +99,12 @@ func TestTheDoctorFindsWhatIsWrongAtTheBroker(t *testing.T) {
 	update(message.StreamEvents, func(s *jetstream.StreamConfig) {
 		s.Discard, s.Duplicates, s.MaxMsgs = jetstream.DiscardOld, 5*time.Second, 2
 	})
+	ds, err := c.Drift(t.Context(), broker.Options{Readers: []string{reader}})
+	for _, stream := range []string{message.StreamEvents, message.StreamDead} {
+		if !slices.Contains(ds, doctor.Difference{Stream: stream, Consumer: reader}) {
+			t.Errorf("a reader's consumer is missing in %s: %+v, %v", stream, ds, err)
+		}
+	}
 	update(message.StreamPoll, func(s *jetstream.StreamConfig) { s.MaxAge = 3 * time.Minute })
 	for range 2 {
 		if _, err := js.Publish(t.Context(), "payments.resolved.acme.failed", []byte("{}")); err != nil {

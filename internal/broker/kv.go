@@ -134,7 +134,10 @@ func fleetDifferences(have, want jetstream.StreamConfig) []string {
 }
 
 // BucketError is the error of a bucket that is missing or not as it should be. EnsureKV mends it.
-type BucketError struct{ Why string }
+type BucketError struct {
+	Why     string
+	Missing bool
+}
 
 // Error says what to run.
 func (e *BucketError) Error() string {
@@ -153,7 +156,7 @@ func (c *Conn) CheckKV(ctx context.Context) error {
 	s, err := c.js.Stream(ctx, fleetStream)
 	err = named(err)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return &BucketError{Why: "does not exist"}
+		return &BucketError{Why: "does not exist", Missing: true}
 	}
 	if err != nil {
 		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, err)
@@ -223,7 +226,7 @@ func (k *KV) All(ctx context.Context) ([]fleet.Entry, error) {
 		return nil, err
 	}
 	if r.Error != nil && r.Error.Code == codeStreamNotFound {
-		return nil, &BucketError{Why: "does not exist"}
+		return nil, &BucketError{Why: "does not exist", Missing: true}
 	}
 	if r.Error != nil {
 		return nil, r.Error

@@ -37,10 +37,13 @@ func differencesOf(ds []broker.Difference) []difference {
 
 // what names the thing that differs.
 func (d difference) what() string {
-	if d.Consumer != "" {
+	switch {
+	case d.Consumer == "":
+		return d.Stream
+	case d.Stream == message.StreamPoll: // its consumers have the name of a queue
 		return d.Consumer
 	}
-	return d.Stream
+	return d.Consumer + " of " + d.Stream
 }
 
 func streamsCommand() *cobra.Command {
@@ -114,10 +117,13 @@ It also makes the bucket in which the fleet keeps what it agrees on, and the dur
 func bucketDifference(ctx context.Context, conn *broker.Conn) ([]difference, error) {
 	var differs *broker.BucketError
 	err := conn.CheckKV(ctx)
-	if errors.As(err, &differs) {
-		return []difference{{Stream: broker.FleetBucket, Field: "bucket", Is: differs.Why}}, nil
+	switch {
+	case !errors.As(err, &differs):
+		return nil, err
+	case differs.Missing:
+		return []difference{{Stream: broker.FleetBucket}}, nil
 	}
-	return nil, err
+	return []difference{{Stream: broker.FleetBucket, Field: "bucket", Is: differs.Why, Declared: "as the fleet needs it"}}, nil
 }
 
 func printDifferences(w io.Writer, diffs []difference) {
@@ -168,12 +174,27 @@ func orNotSet(s string) string {
 // patience is how long a command waits for NATS.
 const patience = 5 * time.Second
 
-// userOf is the user of NATS that a command is for.
-func userOf(cmd *cobra.Command) string {
-	if strings.HasSuffix(cmd.CommandPath(), " streams apply") {
-		return message.UserMigrator
+// usersOf are the users of NATS that a command is for, the likeliest first: what apply changes only the migrator may, and whoever applies looks first.
+func usersOf(cmd *cobra.Command) []string {
+	switch {
+	case strings.HasSuffix(cmd.CommandPath(), " streams apply"):
+		return []string{message.UserMigrator}
+	case strings.HasSuffix(cmd.CommandPath(), " streams diff"):
+		return []string{message.UserOperator, message.UserMigrator, message.UserReadOnly}
 	}
-	return message.UserOperator
+	return []string{message.UserOperator}
+}
+
+// dialAs connects as the first of the users whose inboxes the server lets us read: which user our key belongs to it does not say before that.
+func dialAs(ctx context.Context, cfg config.Config, users ...string) (conn *broker.Conn, err error) {
+	for _, user := range users {
+		conn, err = app.Dial(ctx, cfg, "pollux-"+user)
+		var no *broker.PermissionError
+		if !errors.As(err, &no) || !no.Subscribe || cfg.NATS.InboxPrefix != "" {
+			break
+		}
+	}
+	return conn, err
 }
 
 func withBroker(cmd *cobra.Command, replicas int, fn func(context.Context, *broker.Conn, broker.Options) error) error {
@@ -188,7 +209,7 @@ func withBroker(cmd *cobra.Command, replicas int, fn func(context.Context, *brok
 	}
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), patience, fmt.Errorf("no connection within %s", patience))
 	defer cancel()
-	conn, err := app.Dial(ctx, cfg, "pollux-"+userOf(cmd))
+	conn, err := dialAs(ctx, cfg, usersOf(cmd)...)
 	var forbidden *broker.PermissionError
 	if errors.As(err, &forbidden) {
 		return err

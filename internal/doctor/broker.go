@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -48,13 +47,24 @@ func judgeConsumerDrift(ds []Difference, _ *Settings) []opinion {
 	return judgeDrift(ds, func(d Difference) bool { return d.Consumer != "" }, "as configured")
 }
 
+// what names the thing that differs. A reader's consumer has its name in several streams.
+func (d Difference) what() string {
+	switch {
+	case d.Consumer == "":
+		return d.Stream
+	case d.Stream == pollStream:
+		return d.Consumer
+	}
+	return d.Consumer + " of " + d.Stream
+}
+
 func judgeDrift(ds []Difference, ours func(Difference) bool, well string) []opinion {
 	var found []opinion
 	for _, d := range ds {
 		if !ours(d) {
 			continue
 		}
-		o := red("pollux streams apply", "%s is %s, declared %s", d.Field, orNothing(d.Have), orNothing(d.Want)).about(cmp.Or(d.Consumer, d.Stream))
+		o := red("pollux streams apply", "%s is %s, declared %s", d.Field, orNothing(d.Have), orNothing(d.Want)).about(d.what())
 		if d.Field == "" {
 			o.found = "it is missing"
 		}
