@@ -590,7 +590,7 @@ func everybodyWorks(t testing.TB, r *record) {
 	dies, pends := stillPending(redelivery.DeadLetter, 0)
 	services.write(t, result(again[1], services.read(t, again[1:2])[0], dies, pends))
 	receiver.take(t, arrival("e7", refOf(r, again[2].Payment), payment.Failed))
-	r.exec(t, `update pollux.replays set state = 'stopped'`)
+	r.exec(t, `update pollux.replays set state = 'stopped' where id = $1`, replay.ID)
 	_, err = ada.replays.Resume(t.Context(), replay.ID, operator)
 	must("resume", err)
 	_, err = ada.replays.Cancel(t.Context(), replay.ID, operator)
