@@ -101,7 +101,7 @@ func fleetConfig(c jetstream.StreamConfig) jetstream.StreamConfig {
 	c.MaxMsgs, c.MaxBytes, c.MaxConsumers = -1, -1, -1
 	c.MaxAge = 0                                                  // a breaker's record is as old as its last change
 	c.MaxMsgSize = fleet.MaxValueBytes + 1024                     // and headers
-	c.AllowRollup, c.DenyDelete, c.DenyPurge = false, true, false // with a rollup whoever may write one key could sweep away all
+	c.AllowRollup, c.DenyDelete, c.DenyPurge = true, true, false  // as the nats command expects of a bucket
 	c.AllowDirect = false                                         // a replica may lag behind: a read after a write would not see it
 	c.Duplicates, c.NoAck, c.Sealed = 2*time.Minute, false, false // nothing here has an id
 	return c
@@ -124,7 +124,6 @@ func fleetDifferences(have, want jetstream.StreamConfig) []string {
 		{"max_msg_size", have.MaxMsgSize, want.MaxMsgSize},
 		{"allow_direct", have.AllowDirect, want.AllowDirect},
 		{"deny_purge", have.DenyPurge, want.DenyPurge},
-		{"allow_rollup_hdrs", have.AllowRollup, want.AllowRollup},
 	} {
 		if f.have != f.want {
 			ds = append(ds, fmt.Sprintf("%s is %v, wanted %v", f.name, f.have, f.want))
