@@ -11,6 +11,7 @@ import (
 	"pollux/internal/broker"
 	"pollux/internal/config"
 	"pollux/internal/doctor"
+	"pollux/internal/secret"
 )
 
 // lookAtFiles looks at the files that a configuration names: who may read them, and whether a service would take them, and when what is in them ends. No secret is kept.
@@ -36,6 +37,7 @@ func lookAt(n config.NamedFile) doctor.File {
 	if err == nil {
 		f.Mode = uint32(st.Mode().Perm())
 		f.Others = st.Mode().Perm()&openToOthers != 0
+		f.Folder, _ = secret.Swappable(n.Path) // where we may not look, others may hardly write
 	}
 	if err == nil && n.Kind == config.SecretFile {
 		f.Useless, err = n.Refused()

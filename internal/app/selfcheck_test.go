@@ -146,6 +146,10 @@ func TestFilesThatTheConfigurationNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	shared := filepath.Join(dir, "shared")
+	if err := errors.Join(os.Mkdir(shared, 0o700), os.Chmod(shared, 0o777)); err != nil {
+		t.Fatal(err)
+	}
 	certs := write("tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), 0o644)
 	looked := lookAtFiles([]config.NamedFile{
 		{Key: "a", Path: write("open", "x", 0o604), Kind: config.SecretFile},
@@ -156,8 +160,12 @@ func TestFilesThatTheConfigurationNames(t *testing.T) {
 		{Key: "f", Path: write("bad.creds", "nothing", 0o600), Kind: config.CredentialsFile},
 		{Key: "g", Path: write("empty.key", "\n", 0o600), Kind: config.SecretFile},
 		{Key: "h", Path: write("everybody's", "x", 0o666), Kind: config.SecretFile},
+		{Key: "i", Path: write("shared/key", "x", 0o600), Kind: config.SecretFile},
 	})
-	for i, want := range []string{"", "", "", "", "", "", "empty", "may write"} {
+	if looked[0].Folder != "" || looked[8].Folder != shared {
+		t.Errorf("%+v, %+v", looked[0], looked[8])
+	}
+	for i, want := range []string{"", "", "", "", "", "", "empty", "may write", ""} {
 		if got := looked[i].Useless; (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%s: %q", looked[i].Key, got)
 		}

@@ -113,3 +113,21 @@ func TestSecretsOfEverybodyAreRefusedOrWarnedOf(t *testing.T) {
 		}
 	}
 }
+
+func TestAFolderOfEverybodyIsWarnedOf(t *testing.T) {
+	for mode, warned := range map[os.FileMode]int{0o700: 0, 0o777: 4, os.ModeSticky | 0o777: 0} {
+		f := newFolder(t)
+		if err := os.Chmod(f.dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := f.try()
+		if err != nil || len(loaded.Warnings()) != warned {
+			t.Errorf("%o: %v, %v", mode, loaded.Warnings(), err)
+		}
+		for _, w := range loaded.Warnings() {
+			if !strings.Contains(w.What, "chmod o-w "+f.dir) {
+				t.Errorf("%+v", w)
+			}
+		}
+	}
+}

@@ -345,6 +345,7 @@ type File struct {
 	Missing bool   // it is not on this machine
 	Mode    uint32 // permission bits
 	Others  bool   // others than its owner may read or write it
+	Folder  string // on the way to it, in which everybody may put another in its place; empty: none
 	Useless string // why a service refuses it: it is empty, or everybody may write it
 	Certs   []Certificate
 	Expires time.Time // of a NATS user's credentials; zero: never

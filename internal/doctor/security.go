@@ -144,6 +144,9 @@ func judgeFiles(files []File, _ *Settings) []opinion {
 			} else if f.Others {
 				found = append(found, yellow("chmod 600 "+f.Path+"; mounted by an orchestrator: mode 0440 and the group of the process", "%s has mode %04o", f.Key, f.Mode).about(f.Path))
 			}
+			if f.Folder != "" {
+				found = append(found, yellow("chmod o-w "+f.Folder, "%s: everybody on this machine may put another file in its place", f.Key).about(f.Path))
+			}
 		}
 	}
 	well := fmt.Sprintf("%d looked at", looked)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -155,4 +157,32 @@ func Exposed(path string) (readable, writable bool, err error) {
 	}
 	mode := st.Mode().Perm()
 	return mode&0o004 != 0, mode&0o002 != 0, nil
+}
+
+// Swappable is a folder on the way to the file in which everybody on the machine may put another in its place; empty when there is none. The sticky bit keeps that from all but the
+// owners, as in /tmp and where Kubernetes mounts secrets. Of a file behind symbolic links it is the way by its name, and that to where they lead.
+func Swappable(path string) (folder string, err error) {
+	named, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("secret file: %w", err)
+	}
+	real, err := filepath.EvalSymlinks(named)
+	if err != nil {
+		return "", fmt.Errorf("secret file: %w", err)
+	}
+	for _, file := range []string{named, real} {
+		for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
+			st, err := os.Stat(dir)
+			if err != nil {
+				return "", fmt.Errorf("secret file: %w", err)
+			}
+			if mode := st.Mode(); mode&0o002 != 0 && mode&fs.ModeSticky == 0 {
+				return dir, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	return "", nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -183,5 +184,52 @@ func TestExposedFollowsTheModeOfTheFile(t *testing.T) {
 	}
 	if _, _, err := secret.Exposed(filepath.Join(t.TempDir(), "absent")); err == nil {
 		t.Error("a file that is not there has no mode")
+	}
+}
+
+// Kubernetes mounts a folder that everybody may write to, with the sticky bit, and swaps a link in it.
+func TestAFolderInWhichEverybodyMaySwapTheFileIsNamed(t *testing.T) {
+	mkdir := func(at string, mode os.FileMode) string {
+		t.Helper()
+		if err := errors.Join(os.Mkdir(at, 0o700), os.Chmod(at, mode)); err != nil { // whatever the umask is
+			t.Fatal(err)
+		}
+		return at
+	}
+	put := func(dir string) string {
+		t.Helper()
+		at := filepath.Join(dir, "key")
+		if err := os.WriteFile(at, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	link := func(to, at string) string {
+		t.Helper()
+		if err := os.Symlink(to, at); err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	base := t.TempDir()
+	private, open := mkdir(filepath.Join(base, "private"), 0o755), mkdir(filepath.Join(base, "open"), 0o777)
+	mount := mkdir(filepath.Join(base, "mount"), os.ModeSticky|os.ModeSetgid|0o777)
+	data := mkdir(filepath.Join(mount, "..1"), 0o755)
+	put(data)
+	link("..1", filepath.Join(mount, "..data"))
+	for name, c := range map[string]struct{ file, folder string }{
+		"a folder of its owner":       {put(private), ""},
+		"a folder of everybody":       {put(open), open},
+		"below a folder of everybody": {put(mkdir(filepath.Join(open, "below"), 0o700)), open},
+		"a mount of Kubernetes":       {link("..data/key", filepath.Join(mount, "key")), ""},
+		"a link to everybody's":       {link(filepath.Join(open, "key"), filepath.Join(private, "to")), open},
+		"a link in everybody's":       {link(filepath.Join(private, "key"), filepath.Join(open, "from")), open},
+	} {
+		if folder, err := secret.Swappable(c.file); err != nil || folder != c.folder {
+			t.Errorf("%s: %q, %v; want %q", name, folder, err, c.folder)
+		}
+	}
+	if _, err := secret.Swappable(filepath.Join(base, "absent")); err == nil {
+		t.Error("a file that is not there is in no folder")
 	}
 }
