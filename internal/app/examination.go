@@ -117,6 +117,7 @@ func (p *Patient) askRecord(examiner *postgres.Examiner, role postgres.Role) {
 	s.Silence = through(there, (*postgres.Examiner).Silence)
 	s.Chain = through(there, (*postgres.Examiner).Chain)
 	s.Rights = through(there, (*postgres.Examiner).Rights)
+	s.Logins = through(there, (*postgres.Examiner).Logins)
 }
 
 // dialTimeout is for NATS to be reached: below the time of a fact, so that the error is the server's and not the clock's.

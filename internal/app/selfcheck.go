@@ -30,6 +30,7 @@ func (p *Process) selfCheck(ctx context.Context, c config.Config, program string
 		Clock:   doctor.Ask(examiner.Clock),
 		Schema:  doctor.Ask(examiner.Schema),
 		Rights:  doctor.Ask(examiner.Rights),
+		Logins:  doctor.Ask(examiner.Self),
 		Machine: doctor.Ask(func(context.Context) (doctor.Machine, error) { return thisMachine(), nil }),
 	}
 	if conn != nil {

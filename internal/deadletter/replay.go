@@ -15,6 +15,7 @@ import (
 
 // The states of a replay.
 const (
+	Planned          = "planned"           // its letters are being chosen: seen by whoever makes it, and left behind by who makes one by hand
 	AwaitingApproval = "awaiting_approval" // nothing is released before a second person has said so
 	Running          = "running"
 	Stopped          = "stopped"   // by itself: the fault came back

@@ -120,6 +120,8 @@ var Checks = []Check{
 		examine: of(server, judgeSuperuser)},
 	{ID: "security.rights", Area: Security, What: "the login of the database has the rights that it needs, and no others", Why: "a missing right fails at the first statement that needs it; one too many is for whoever steals the password",
 		Start: Refuses, examine: of(func(s *Sources) *Fact[Rights] { return s.Rights }, judgeRights)},
+	{ID: "security.logins", Area: Security, What: "the logins of the database may make nothing in it", Why: "an operator of their own in any schema may stand in for one that a trigger means, and so go past what the trigger holds",
+		Start: Warns, examine: of(func(s *Sources) *Fact[Logins] { return s.Logins }, judgeLogins)},
 	{ID: "security.access", Area: Security, What: "the NATS user may do what it needs", Why: "a forbidden publish looks like a timeout",
 		Start: Warns, examine: of(func(s *Sources) *Fact[Rights] { return s.Access }, judgeRights)},
 	{ID: "security.files", Area: Security, What: "files with secrets can be used, and are read by their owner alone", Why: "a service refuses an empty one, or one that everybody may write; everybody on the machine can read the others",

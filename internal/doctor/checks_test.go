@@ -39,6 +39,7 @@ func healthy() (*Sources, *Settings) {
 		Silence:     Know([]Silent{{Gateway: "acme", After: time.Hour, Heard: true, For: time.Minute, Waiting: true}}),
 		Chain:       Know(Chain{Rows: 3, Head: "abc…@3"}),
 		Rights:      Know(Rights{Login: "pollux_relay", Role: "relay"}),
+		Logins:      Know(Logins{Logins: []Login{{Name: "pollux_relay_login", Role: "pollux_relay"}}}),
 		Hub:         Know(Hub{Version: "2.12.1", Servers: 1, Peer: here}),
 		BrokerClock: Know(Clock{Offset: -3 * time.Millisecond, Within: time.Millisecond}),
 		Drift:       Know([]Difference{}),
@@ -277,6 +278,12 @@ var faults = []struct {
 	{"security.rights", "everything", func(s *Sources, _ *Settings) {
 		s.Rights = Know(Rights{Login: "l", Role: "relay", Everything: "it owns the schema"})
 	}, Yellow, "it owns the schema", "relay"},
+	{"security.logins", "an upgraded database", logins(Logins{Open: []string{"public"}}), Yellow, "everybody may make things", "revoke create on schema public from public"},
+	{"security.logins", "a superuser", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", Superuser: true}}}), Yellow, "may become a superuser and has pollux_relay", "revoke pollux_relay from l"},
+	{"security.logins", "the owner", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", Owner: true}}}), Yellow, "owns the schema", "revoke pollux_migrator from l"},
+	{"security.logins", "who makes roles", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", CreateRole: true}}}), Yellow, "create roles", "alter role l nocreaterole"},
+	{"security.logins", "who makes schemas", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", Schemas: true}}}), Yellow, "make schemas", "revoke create on database"},
+	{"security.logins", "who makes tables", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", Creates: []string{"shop"}}}}), Yellow, "make things in shop", "revoke create on schema shop from l"},
 	{"security.access", "missing", func(s *Sources, _ *Settings) {
 		s.Access = Know(Rights{Login: "u", Role: "relay", Missing: []string{"publish payments.poll.>"}})
 	}, Red, "publish payments.poll.>", "pollux perms print nats"},
@@ -364,6 +371,10 @@ func breaker1(b Breaker) func(*Sources, *Settings) {
 
 func silence(v Silent) func(*Sources, *Settings) {
 	return func(s *Sources, _ *Settings) { s.Silence = Know([]Silent{v}) }
+}
+
+func logins(l Logins) func(*Sources, *Settings) {
+	return func(s *Sources, _ *Settings) { s.Logins = Know(l) }
 }
 
 func file(f File) func(*Sources, *Settings) {

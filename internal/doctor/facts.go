@@ -19,6 +19,7 @@ type Sources struct {
 	Silence     *Fact[[]Silent]
 	Chain       *Fact[Chain]
 	Rights      *Fact[Rights]
+	Logins      *Fact[Logins]
 
 	Hub         *Fact[Hub]
 	BrokerClock *Fact[Clock]
@@ -223,6 +224,23 @@ type Rights struct {
 	Everything string // why it may do all there is; empty: it may not
 	Missing    []string
 	Excessive  []string
+}
+
+// Logins are those who have a role of ours, but for the owner of the schema.
+type Logins struct {
+	Open   []string // schemas in which everybody may make things
+	Logins []Login
+}
+
+// Login is what a login, or a role, may do beyond the role of ours that it has.
+type Login struct {
+	Name       string
+	Role       string
+	Superuser  bool
+	CreateRole bool
+	Owner      bool     // of the schema pollux
+	Schemas    bool     // it may make schemas
+	Creates    []string // schemas in which it may make things, but for those in which everybody may
 }
 
 // Hub is a NATS server, and who we are there.

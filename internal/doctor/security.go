@@ -118,6 +118,35 @@ func judgeRights(r Rights, _ *Settings) []opinion {
 	return all(found, fmt.Sprintf("%s has those of %s", r.Login, r.Role))
 }
 
+func judgeLogins(l Logins, _ *Settings) []opinion {
+	var found []opinion
+	for _, schema := range l.Open {
+		found = append(found, yellow("revoke create on schema "+schema+" from public", "everybody may make things in it").about(schema))
+	}
+	for _, who := range l.Logins {
+		add := func(mend, what string) {
+			found = append(found, yellow(mend, "%s and has %s", what, who.Role).about(who.Name))
+		}
+		switch {
+		case who.Superuser:
+			add("revoke "+who.Role+" from "+who.Name+"; a login of its own for "+who.Role, "may become a superuser")
+			continue
+		case who.Owner:
+			add("revoke pollux_migrator from "+who.Name+", or whatever gives it the schema", "owns the schema pollux")
+			continue
+		case who.CreateRole:
+			add("alter role "+who.Name+" nocreaterole", "may create roles")
+		}
+		if who.Schemas {
+			add("revoke create on database … from "+who.Name+"; an owner of the database gets no role of Pollux but pollux_migrator", "may make schemas")
+		}
+		if len(who.Creates) > 0 {
+			add("revoke create on schema "+strings.Join(who.Creates, ", ")+" from "+who.Name+", or from the role that gives it to it", "may make things in "+some(who.Creates))
+		}
+	}
+	return all(found, counted(len(l.Logins), "login or role", "logins and roles")+" looked at")
+}
+
 // some is the first few of a list.
 func some(list []string) string {
 	const few = 5

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -96,7 +97,7 @@ func TestTheDoctorFindsWhatIsWrongInTheRecord(t *testing.T) {
 		},
 		"of ends": {
 			{"record.orphans", doctor.Red, "1 job is", `select pollux.track_payment('sim', 'p', 1, 'EUR'); alter table pollux.payments disable trigger all; update pollux.payments set status = 'failed'`},
-			{"record.letters", doctor.Yellow, "nobody drives", `insert into pollux.replays (request_id, selection, reason, created_by, created_at) values ('r', 's', 'w', 'ada', now() - interval '1 hour')`},
+			{"record.letters", doctor.Yellow, "nobody drives", `insert into pollux.replays (request_id, selection, reason, created_by, created_at) values ('r', 's', 'w', 'ada', now() - interval '1 hour'); update pollux.replays set state = 'running'`},
 		},
 	} {
 		url := pgtest.New(t, migrate)
@@ -225,6 +226,80 @@ func TestTheMigratorOwnsTheSchemaAndThatIsRight(t *testing.T) {
 		if err != nil || s.Private != private || s.Hidden == private {
 			t.Errorf("%s: %+v %v", role, s, err)
 		}
+	}
+}
+
+func TestTheDoctorNamesLoginsThatMayDoMoreThanTheirRoles(t *testing.T) {
+	r := newGranted(t)
+	suffix := strings.ToLower(rand.Text())
+	made := []string{}
+	role := func(name, how string) string {
+		t.Helper()
+		made = append(made, name+"_"+suffix)
+		r.exec(t, "create role "+made[len(made)-1]+" login "+how)
+		return made[len(made)-1]
+	}
+	database := r.pool.Config().ConnConfig.Database
+	t.Cleanup(func() {
+		// Of a test whose context is over.
+		for _, sql := range []string{"drop schema hers", "revoke create on database " + database + " from " + strings.Join(made, ", "), "drop role " + strings.Join(made, ", ")} {
+			if _, err := r.pool.Exec(context.Background(), sql); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	plain := role("plain", "in role pollux_operator")
+	owner := role("migrates", "superuser in role pollux_migrator, pollux_operator")
+	super := role("super", "superuser in role pollux_relay")
+	maker := role("maker", "createrole in role pollux_consumer")
+	indirect := role("indirect", "in role "+maker)
+	shop := role("shop", "in role pollux_tracker")
+	author := role("author", "in role pollux_readonly")
+	builder := role("builder", "in role pollux_webhook")
+	r.exec(t, "create schema hers; grant create on schema hers to "+author+", "+shop+"; grant create on database "+database+" to "+builder)
+	found := func(l doctor.Logins, err error) map[string]doctor.Login {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]doctor.Login{}
+		for _, who := range l.Logins {
+			all[who.Name] = who
+		}
+		return all
+	}
+	e := NewExaminer(r.pool, ExamineOptions{})
+	all := found(e.Logins(t.Context()))
+	for _, want := range []doctor.Login{
+		{Name: plain, Role: "pollux_operator"}, {Name: maker, Role: "pollux_consumer", CreateRole: true}, {Name: indirect, Role: "pollux_consumer", CreateRole: true},
+		{Name: shop, Role: "pollux_tracker"}, {Name: author, Role: "pollux_readonly", Creates: []string{"hers"}}, {Name: builder, Role: "pollux_webhook", Schemas: true},
+		{Name: "pollux_relay", Role: "pollux_relay"},
+	} {
+		got := all[want.Name]
+		if len(got.Creates) == 0 {
+			got.Creates = nil
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if got := all[super]; !got.Superuser {
+		t.Errorf("%+v", got)
+	}
+	for _, name := range []string{owner, "pollux_migrator"} {
+		if got, there := all[name]; there {
+			t.Errorf("who may migrate owns everything: %+v", got)
+		}
+	}
+	r.exec(t, "alter schema pollux owner to "+plain+"; grant create on schema public to public")
+	l, err := e.Logins(t.Context())
+	if all = found(l, err); !all[plain].Owner || !slices.Contains(l.Open, "public") {
+		t.Errorf("%+v, %v", all[plain], l.Open)
+	}
+	r.exec(t, "alter schema pollux owner to current_user; alter role "+plain+" password 'of a test'")
+	self := found(NewExaminer(openRecord(t, withLogin(t, r.url, plain)).pool, ExamineOptions{}).Self(t.Context()))
+	if _, there := self[plain]; !there || len(self) != 1 {
+		t.Errorf("%+v", self)
 	}
 }
 

@@ -22,6 +22,61 @@ import (
 )
 
 // order is a replay of letters at once, without trying a few first.
+// Whoever writes SQL by hand goes the way of the command.
+func TestAReplayIsPlannedAndThenFrozen(t *testing.T) {
+	r := newGranted(t)
+	ada := r.login(t, RoleOperator)
+	grace := r.login(t, RoleOperator)
+	letters := []int64{}
+	for i := range 3 {
+		letters = append(letters, query[int64](t, r, `insert into pollux.dead_letters (gateway, reason, subject, body) values ('sim', 'undecodable', $1, 'b') returning id`, fmt.Sprint("s", i)))
+	}
+	const plan = `insert into pollux.replays (request_id, selection, reason, created_by) values ($1, 's', 'w', 'ada') returning id`
+	const choose = `insert into pollux.replay_items (replay_id, ord, letter_id) values ($1, $2, $3)`
+	refused := func(by *record, constraint, sql string, args ...any) {
+		t.Helper()
+		if _, err := by.pool.Exec(t.Context(), sql, args...); !refusedBy(err, constraint) {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	refused(r, "replays_planned", `insert into pollux.replays (request_id, selection, reason, created_by, state) values ('x', 's', 'w', 'ada', 'running')`)
+	refused(r, "replays_planned", `insert into pollux.replays (request_id, selection, reason, created_by, approved_by) values ('x', 's', 'w', 'ada', 'grace')`)
+	id := query[int64](t, ada, plan, "by hand")
+	if state := query[string](t, ada, `select state from pollux.replays where id = $1`, id); state != deadletter.Planned {
+		t.Errorf("it begins %s", state)
+	}
+	refused(ada, "replays_approval", `update pollux.replays set state = 'running', approved_by = 'grace' where id = $1`, id)
+	ada.exec(t, choose, id, 1, letters[0])
+	ada.exec(t, choose, id, 2, letters[1])
+	ada.exec(t, `update pollux.replays set letters = 2, money = '{"EUR": 1}', state = 'awaiting_approval' where id = $1`, id)
+	for _, state := range []string{"awaiting_approval", "running", "stopped", "cancelled"} {
+		switch state {
+		case "running":
+			grace.exec(t, `update pollux.replays set state = 'running', approved_by = 'grace', approved_at = now() where id = $1`, id)
+		default:
+			ada.exec(t, `update pollux.replays set state = $2 where id = $1`, id, state)
+		}
+		refused(ada, "replay_items_frozen", choose, id, 3, letters[2])
+		if state == "running" || state == "stopped" {
+			refused(ada, "replays_frozen", `update pollux.replays set state = 'planned' where id = $1`, id)
+		}
+		refused(ada, "replays_frozen", `update pollux.replays set letters = 1 where id = $1`, id)
+		refused(ada, "replays_frozen", `update pollux.replays set money = '{"EUR": 2}' where id = $1`, id)
+		refused(ada, "replays_frozen", `update pollux.replays set rate = 1000 where id = $1`, id)
+		if state != "awaiting_approval" {
+			refused(ada, "replays_approval", `update pollux.replays set approved_by = 'eve' where id = $1`, id)
+		}
+	}
+	ada.exec(t, `update pollux.replay_items set state = 'cancelled' where replay_id = $1`, id)
+	refused(ada, "replay_items_frozen", `update pollux.replay_items set state = 'chosen' where replay_id = $1`, id)
+	refused(ada, "replay_items_frozen", choose, id+1, 1, letters[2])
+
+	left := query[int64](t, ada, plan, "left behind")
+	if ended, err := ada.replays.Cancel(t.Context(), left, operator); err != nil || ended.State != deadletter.Cancelled {
+		t.Errorf("%v, %+v", err, ended)
+	}
+}
+
 func order(ids ...int64) deadletter.Order {
 	return deadletter.Order{RequestID: uuid.NewString(), Selection: deadletter.Selection{IDs: ids}, Rate: deadletter.Rate{PerSecond: deadletter.MaxRate}, NoCanary: true,
 		Priority: deadletter.ByAge}

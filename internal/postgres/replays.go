@@ -630,7 +630,7 @@ func (s *Replays) Approve(ctx context.Context, id int64, by By) (deadletter.Repl
 // Cancel ends a replay: nothing more is released, and what was not is open as before.
 func (s *Replays) Cancel(ctx context.Context, id int64, by By) (deadletter.Replay, error) {
 	return s.turn(ctx, id, by, turn{
-		verb: "cancel", done: "cancelled", from: []string{deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped},
+		verb: "cancel", done: "cancelled", from: []string{deadletter.Planned, deadletter.AwaitingApproval, deadletter.Running, deadletter.Stopped},
 		do: func(ctx context.Context, tx pgx.Tx) ([]audit.Change, error) {
 			return nil, endReplay(ctx, tx, id, deadletter.Cancelled, by)
 		},
