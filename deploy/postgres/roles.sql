@@ -1,4 +1,4 @@
--- The group roles of Pollux, and the place of its schema. Run once by whoever may create roles, in the database of the payments:
+-- The group roles of Pollux, and the place of its schema. Run once by whoever may create roles, and schemas in the database of the payments (no superuser is needed):
 --
 --   psql -d payments -f roles.sql
 --
@@ -20,7 +20,13 @@ begin
   end;
 end $$;
 
-grant pollux_migrator to current_user; -- who hands a schema over is a member of the role that gets it
+-- Who hands a schema over is a member of the role that gets it; a superuser need not be. Since PostgreSQL 16 whoever makes a role may grant it, and is no such member by that.
+do $$
+begin
+  if not pg_has_role(current_user, 'pollux_migrator', 'usage') then
+    grant pollux_migrator to current_user;
+  end if;
+end $$;
 create schema if not exists pollux authorization pollux_migrator;
 
 -- Where Pollux ran with one login before, that login's objects change hands:

@@ -750,3 +750,55 @@ func TestTheFilesForAdministratorsAreThoseOfTheBuild(t *testing.T) {
 		t.Errorf("without a password: %v\n%s", err, out)
 	}
 }
+
+// Who administers a managed database is no superuser: a login that may create roles and owns the database.
+func TestTheFilesForAdministratorsNeedNoSuperuser(t *testing.T) {
+	bin, _, err := localpg.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := pgtest.Server(t) // its own, for roles are of a whole cluster
+	run(t, server.DSN("postgres"), `create role admin login createrole password 'of a test'`)
+	as := func(name, database string) string { return withLogin(t, server.DSN(database), name) }
+	for _, database := range []string{"payments", "direct"} {
+		run(t, server.DSN("postgres"), "create database "+database+" owner admin")
+	}
+	var env []string
+	for _, role := range Roles {
+		env = append(env, strings.ToUpper(strings.TrimPrefix(string(role), "pollux_"))+"_PASSWORD=of a test")
+	}
+	for _, file := range []string{"roles.sql", "roles.sql", "logins.sql", "logins.sql"} { // again, they change nothing
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "psql"), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction",
+			"--dbname="+as("admin", "payments"), "--file=../../deploy/postgres/"+file)
+		cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, env...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", file, err, out)
+		}
+	}
+	up := func(login, database string) Granted {
+		t.Helper()
+		url := as(login, database)
+		if _, err := Migrate(t.Context(), url); err != nil {
+			t.Fatal(err)
+		}
+		g, err := Grant(t.Context(), url)
+		if err != nil || len(g.Missing) > 0 || g.Owner != "" || len(g.Changed) != len(logins) {
+			t.Fatalf("%s in %s: %v, %+v", login, database, err, g)
+		}
+		return g
+	}
+	up("pollux_migrator_login", "payments")
+	payments := openRecord(t, as("admin", "payments"))
+	if owner := query[string](t, payments, `select string_agg(distinct relowner::regrole::text, ' ') from pg_class where relnamespace = 'pollux'::regnamespace`); owner != string(RoleMigrator) {
+		t.Errorf("what the migrator makes belongs to %s", owner)
+	}
+	run(t, as("pollux_tracker_login", "payments"), `select pollux.track_payment('sim', 'p', 1, 'EUR')`)
+	for _, role := range logins {
+		h, err := Rights(t.Context(), openRecord(t, as(string(role)+"_login", "payments")).pool, role)
+		if err != nil || !h.Exact() {
+			t.Errorf("%s: %v, %+v", role, err, h)
+		}
+	}
+	// Without the files, with the administrator's own login.
+	up("admin", "direct")
+}
