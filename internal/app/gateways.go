@@ -73,6 +73,7 @@ func (p *Process) renewable(cfg config.Config) (map[string]consumer.Gateway, err
 			all[name] = renewedLister{r}
 		}
 	}
+	p.shownEnds(&cfg)
 	before := &cfg
 	err = p.follow(func(next *config.Config) (func(), error) {
 		made, errs := map[string]consumer.Gateway{}, []error(nil)
@@ -89,6 +90,7 @@ func (p *Process) renewable(cfg config.Config) (map[string]consumer.Gateway, err
 		}
 		return func() {
 			before = next
+			p.shownEnds(next)
 			for name, g := range made {
 				old := *shells[name].now.Load()
 				shells[name].set(g)
@@ -97,6 +99,27 @@ func (p *Process) renewable(cfg config.Config) (map[string]consumer.Gateway, err
 		}, errors.Join(errs...)
 	})
 	return all, err
+}
+
+// shownEnds tells when the first ends of the certificates that gateways want of us.
+func (p *Process) shownEnds(c *config.Config) {
+	if first := firstShownEnds(c); !first.IsZero() {
+		p.Metrics.CertificateExpiry("gateways", first)
+	}
+}
+
+// firstShownEnds is when the first ends of the certificates that gateways want of us; zero where none wants one.
+func firstShownEnds(c *config.Config) (first time.Time) {
+	for _, g := range c.Gateways {
+		client := g.Section().Client()
+		if client == nil {
+			continue
+		}
+		if ends := client.CertificateEnds(); !ends.IsZero() && (first.IsZero() || ends.Before(first)) {
+			first = ends
+		}
+	}
+	return first
 }
 
 // Adapter builds what speaks with a gateway of a configuration that was checked.

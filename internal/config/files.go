@@ -73,6 +73,15 @@ func (c Config) Files() []NamedFile {
 		add(tls.section+".cert_file", tls.files.Cert, CertificateFile)
 		add(tls.section+".key_file", tls.files.Key, SecretFile)
 	}
+	t := c.Telemetry
+	add("telemetry.otlp_cert_file", t.OTLPCertFile, CertificateFile)
+	add("telemetry.otlp_key_file", t.OTLPKeyFile, SecretFile)
+	for _, name := range slices.Sorted(maps.Keys(c.Gateways)) {
+		g := c.Gateways[name]
+		if section := g.Section(); section != nil && section.Client() != nil {
+			add("gateways."+name+"."+g.Adapter+".client_cert_file", section.Client().ClientCert, CertificateFile)
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(c.secrets)) {
 		add(strings.ReplaceAll(id, separator, "."), fileOf(c.secrets[id]), SecretFile)
 	}

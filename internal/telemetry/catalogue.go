@@ -284,7 +284,7 @@ var (
 	reloadLabel      = Label{Name: "result", What: "how the reload ended", Values: wordsOf(ReloadResults)}
 	secretLabel      = Label{Name: "secret", What: "the kind of secret", Values: Secrets}
 	takenLabel       = Label{Name: "result", What: "whether it was taken", Values: []string{"taken", "kept"}}
-	certificateLabel = Label{Name: "certificate", What: "whose certificate it is", Values: Certificates}
+	certificateLabel = Label{Name: "certificate", What: "whose certificate it is; of `gateways` the first to end that we show to any", Values: Certificates}
 
 	queueLabels = []Label{gatewayLabel, laneLabel}
 )

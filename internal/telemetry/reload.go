@@ -35,8 +35,9 @@ const (
 // Secrets are all values of the label secret, in a fixed order.
 var Secrets = []string{SecretDatabase, SecretNATS, SecretGateways, SecretWebhooks, SecretTelemetry, SecretTLS}
 
-// Certificates are all values of the label certificate, in a fixed order: ours, and the last of the authorities that another's is checked against.
-var Certificates = []string{"database", "database_ca", "nats", "nats_ca", "webhooks", "webhooks_client_ca", "telemetry", "telemetry_client_ca"}
+// Certificates are all values of the label certificate, in a fixed order: ours, and the last of the authorities that another's is checked against. Of those that we show to gateways it is the
+// first that ends.
+var Certificates = []string{"database", "database_ca", "nats", "nats_ca", "webhooks", "webhooks_client_ca", "telemetry", "telemetry_client_ca", "gateways"}
 
 // reloadInstruments are those of the configuration and of secrets that change while the process runs.
 type reloadInstruments struct {

@@ -262,6 +262,15 @@ func (c Config) tlsConfig() (*tls.Config, error) {
 	return t, nil
 }
 
+// CertificateEnds is when the certificate ends that we show to the gateway; zero without one, and where Validate says what is wrong with it.
+func (c Config) CertificateEnds() time.Time {
+	t, err := c.tlsConfig()
+	if err != nil || len(t.Certificates) == 0 {
+		return time.Time{}
+	}
+	return t.Certificates[0].Leaf.NotAfter
+}
+
 // Request is one question to a gateway. Header and Body are not changed and may be used by several requests at once. The call must
 // be harmless when it is made twice: one that a closed connection swallowed is made again.
 type Request struct {
