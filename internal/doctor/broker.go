@@ -206,7 +206,7 @@ func judgeFull(streams []Stream, _ *Settings) []opinion {
 	var found []opinion
 	for _, s := range streams {
 		for _, l := range []Limit{{Name: "messages", Used: s.Messages, Max: s.MaxMessages}, {Name: "bytes", Used: s.Bytes, Max: s.MaxBytes, Bytes: true}} {
-			if o, near := nearTo(l, "purge what was read: nats stream purge "+s.Name+" --keep N; or raise its limit with the nats tool. Who should read it?"); near {
+			if o, near := nearTo(l, "whoever runs NATS purges what was read: nats stream purge "+s.Name+" --keep N, or raises its limit. Who should read it?"); near {
 				found = append(found, o.about(s.Name))
 			}
 		}
@@ -262,9 +262,9 @@ func judgeReplicas(streams []Stream, h Hub, _ *Settings) []opinion {
 	for _, s := range streams {
 		switch {
 		case s.Clustered && s.Leader == "":
-			found = append(found, red("nats stream cluster step-down "+s.Name+"; are most of its servers up?", "it has no leader").about(s.Name))
+			found = append(found, red("are most of its servers up? Then whoever runs NATS: nats stream cluster step-down "+s.Name, "it has no leader").about(s.Name))
 		case len(s.Offline) > 0:
-			found = append(found, yellow("start them, or nats stream cluster peer-remove", "%s offline", strings.Join(s.Offline, ", ")).about(s.Name))
+			found = append(found, yellow("start them; for good gone: whoever runs NATS takes them out with nats stream cluster peer-remove", "%s offline", strings.Join(s.Offline, ", ")).about(s.Name))
 		case len(s.Lagging) > 0:
 			found = append(found, yellow("wait, and see whether their disks or network keep up", "%s behind", strings.Join(s.Lagging, ", ")).about(s.Name))
 		case h.Servers >= 3 && s.Replicas < 3:

@@ -56,7 +56,7 @@ func judgeShares(f Fleet, set *Settings) []opinion {
 		case share.Unread != "":
 			found = append(found, yellow("are instances of several versions running?", "who shares its limit cannot be read: %s", share.Unread).about(g.Name))
 		case share.Sum > 1.001:
-			found = append(found, red("stop all consumers, nats kv del pollux_fleet share."+g.Name+", start them", "the parts add up to %.0f%%: the fleet may call too often", 100*share.Sum).about(g.Name))
+			found = append(found, red("stop all consumers; with their key: nats --nkey consumer.nk --inbox-prefix _INBOX_pollux_consumer kv del pollux_fleet share."+g.Name+" --force; start them", "the parts add up to %.0f%%: the fleet may call too often", 100*share.Sum).about(g.Name))
 		case g.Seats > 0 && share.Members > g.Seats:
 			found = append(found, yellow(fmt.Sprintf("run at most %d consumers, or raise limits.concurrency or limits.burst of the gateway", g.Seats),
 				"%d instances share what %d can: the others stand by", share.Members, g.Seats).about(g.Name))
