@@ -85,6 +85,9 @@ func Receive(ctx context.Context, cfg config.Config, p *Process, endpoints []web
 	defer recorder.Close()
 	hints := webhook.NewHints(hintsConfig(cfg), record, p.Metrics, p.Log)
 	receiver := webhook.NewReceiver(receiverConfig(cfg, hints), endpoints, recorder, p.Metrics, p.Log)
+	if p.Tracing.On() {
+		receiver = receiver.WithTracer(p.Tracing)
+	}
 	err = p.follow(func(next *config.Config) (func(), error) {
 		endpoints, err := Endpoints(*next)
 		return func() { receiver.Replace(endpoints) }, err
@@ -192,4 +195,7 @@ func watchConfig(c config.Config) webhook.WatchConfig {
 	return w
 }
 
-var _ webhook.Metrics = (*telemetry.Metrics)(nil)
+var (
+	_ webhook.Metrics = (*telemetry.Metrics)(nil)
+	_ webhook.Tracer  = (*telemetry.Tracing)(nil)
+)

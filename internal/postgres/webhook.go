@@ -132,7 +132,8 @@ const standingSQL = `
 	      and p.status_source = 'poll'
 	  ), p.status_updated_at) end,
 	  now(),
-	  p.status <> 'pending' and coalesce(p.status_source = 'operator', false), p.class, p.created_at
+	  p.status <> 'pending' and coalesce(p.status_source = 'operator', false), p.class, p.created_at,
+	  coalesce(p.traceparent, '')
 	from pollux.payments p
 	left join pollux.poll_jobs j on j.payment_id = p.id
 	where p.id = any (array(` + namedSQL + `))
@@ -168,7 +169,7 @@ func (b *notices) judge(ctx context.Context, tx pgx.Tx, round []int) (later []in
 			continue
 		}
 		seen[standing.Payment] = true
-		v.Payment, v.Class, v.Age = standing.Payment, standing.Class, standing.Now.Sub(standing.TrackedAt)
+		v.Payment, v.Class, v.Age, v.TraceParent = standing.Payment, standing.Class, standing.Now.Sub(standing.TrackedAt), standing.TraceParent
 		v.Decision, v.Why = webhook.Judge(a.Notice, standing)
 		if v.Decision == webhook.Waiting && b.lapsed != nil && b.lapsed[i] {
 			v.Decision, v.Why = webhook.Lapsed, "no such payment was tracked in time"
@@ -213,7 +214,7 @@ func scanStandings(rows pgx.Rows, standings map[named]webhook.Standing) error {
 	var s webhook.Standing
 	var since *time.Time
 	_, err := pgx.ForEachRow(rows, []any{&n.gateway, &n.account, &n.reference, &s.Payment, &s.Status, &s.Detail, &s.AmountMinor, &s.Currency, &s.Polling, &since, &s.Now, &s.Forced,
-		&s.Class, &s.TrackedAt},
+		&s.Class, &s.TrackedAt, &s.TraceParent},
 		func() error {
 			s.Tracked, s.Since = true, time.Time{}
 			if since != nil {

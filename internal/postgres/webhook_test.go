@@ -742,3 +742,16 @@ func TestAnotherNoticeUnderTheIDOfOneThatWaitsIsSetAside(t *testing.T) {
 	}
 	requireSound(t, r)
 }
+
+func TestAVerdictHasTheTraceOfItsPayment(t *testing.T) {
+	r := newRecord(t)
+	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	query[int64](t, r, `select pollux.track_payment('sim', 'traced', 1999, 'EUR', traceparent => $1)`, trace)
+	query[int64](t, r, `select pollux.track_payment('sim', 'plain', 1999, 'EUR')`)
+	verdicts := r.take(t, arrival("e1", "traced", payment.Succeeded), arrival("e2", "plain", payment.Succeeded), arrival("e3", "unknown", payment.Succeeded))
+	for i, want := range []string{trace, "", ""} {
+		if got := verdicts[i].TraceParent; got != want {
+			t.Errorf("notice %d: %q, want %q", i, got, want)
+		}
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -16,6 +18,7 @@ import (
 	"pollux/internal/gateway"
 	"pollux/internal/outbox"
 	"pollux/internal/payment"
+	"pollux/internal/webhook"
 	definitions "pollux/streams"
 )
 
@@ -212,6 +215,31 @@ func (t *Tracing) Record(ctx context.Context, n int, traceParent func(i int) str
 	ctx, span := t.tracer.Start(ctx, "record results", trace.WithNewRoot(), trace.WithLinks(links...),
 		trace.WithAttributes(semconv.DBSystemNamePostgreSQL, semconv.DBOperationBatchSize(n)))
 	return ctx, func(err error) { end(span, err) }
+}
+
+// Took implements webhook.Tracer. The span begins when the request came, and is made only now that it was believed. It begins a trace, linked to those of its payments: a gateway's own
+// trace context is a stranger's word, and is not looked at.
+func (t *Tracing) Took(gateway string, came time.Time, verdicts []webhook.Verdict) {
+	if t.provider == nil {
+		return
+	}
+	options := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithTimestamp(came), trace.WithSpanKind(trace.SpanKindServer)}
+	for _, v := range verdicts[:min(len(verdicts), maxLinks)] {
+		if sc, ok := parseTraceParent(v.TraceParent); ok {
+			options = append(options, trace.WithLinks(trace.Link{SpanContext: sc}))
+		}
+	}
+	_, span := t.tracer.Start(bg, "receive "+gateway, options...)
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("pollux.gateway", gateway), attribute.Int("pollux.notices", len(verdicts)), semconv.HTTPRequestMethodPost, semconv.HTTPResponseStatusCode(http.StatusOK))
+		if len(verdicts) == 1 {
+			span.SetAttributes(attribute.String("pollux.decision", string(verdicts[0].Decision)))
+			if id := verdicts[0].Payment; id != 0 {
+				span.SetAttributes(attribute.Int64("pollux.payment_id", int64(id)))
+			}
+		}
+	}
+	span.End()
 }
 
 func untraced(error) {}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
@@ -18,6 +20,7 @@ import (
 	"pollux/internal/consumer"
 	"pollux/internal/gateway"
 	"pollux/internal/outbox"
+	"pollux/internal/webhook"
 )
 
 const (
@@ -355,4 +358,44 @@ func BenchmarkSend(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A notice is in a trace of its own, which began when it came and is linked to its payment's; what the payment decided counts for it.
+func TestANoticeIsLinkedToItsPayment(t *testing.T) {
+	for name, c := range map[string]struct {
+		ratio    float64
+		verdicts []webhook.Verdict
+		links    int // -1: nothing is recorded
+	}{
+		"recorded":    {0, []webhook.Verdict{{Decision: webhook.Applied, Payment: 42, TraceParent: sampled}}, 1},
+		"declined":    {1, []webhook.Verdict{{Decision: webhook.Applied, Payment: 42, TraceParent: declined}}, -1},
+		"undecided":   {1, []webhook.Verdict{{Decision: webhook.Waiting}}, 0},
+		"not a share": {0, []webhook.Verdict{{Decision: webhook.Waiting}}, -1},
+		"several":     {0, []webhook.Verdict{{TraceParent: declined}, {TraceParent: sampled}, {}}, 2},
+		"many":        {0, slices.Repeat([]webhook.Verdict{{TraceParent: sampled}}, 1000), maxLinks},
+	} {
+		tracing, r := recorded(t, c.ratio)
+		came := time.Now().Add(-time.Minute)
+		tracing.Took("acme", came, c.verdicts)
+		spans := r.Ended()
+		if len(spans) == 0 != (c.links < 0) {
+			t.Errorf("%s: %d spans", name, len(spans))
+		}
+		if len(spans) == 0 {
+			continue
+		}
+		s := spans[0]
+		if s.Name() != "receive acme" || s.SpanKind() != trace.SpanKindServer || !s.StartTime().Equal(came) || s.Parent().IsValid() || s.SpanContext().TraceID().String() == traceID ||
+			len(s.Links()) != c.links || s.DroppedLinks() != 0 {
+			t.Errorf("%s: %s, %v, %d links, parent %v", name, s.Name(), s.SpanKind(), len(s.Links()), s.Parent())
+		}
+		attributes := map[string]string{}
+		for _, a := range s.Attributes() {
+			attributes[string(a.Key)] = a.Value.String()
+		}
+		if name == "recorded" && (attributes["pollux.payment_id"] != "42" || attributes["pollux.decision"] != "applied" || attributes["http.response.status_code"] != "200") {
+			t.Errorf("%v", attributes)
+		}
+	}
+	(&Tracing{}).Took("acme", time.Now(), []webhook.Verdict{{TraceParent: sampled}}) // with no collector
 }

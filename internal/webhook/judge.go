@@ -49,6 +49,7 @@ type Standing struct {
 	Polling     bool      // a poll is with the broker or under way
 	Class       string    // of the payment
 	TrackedAt   time.Time // when the payment was tracked
+	TraceParent string    // of the payment; empty: none
 	Forced      bool      // an operator gave it its status: whatever the gateway says against it, and whenever that was, is for a person
 }
 

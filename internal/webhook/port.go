@@ -27,13 +27,14 @@ func (a Arrival) Reused() Arrival {
 
 // Verdict is what became of an arrival.
 type Verdict struct {
-	Gateway  string
-	Decision Decision
-	Why      string
-	Payment  payment.ID    // 0 when it is not tracked
-	Class    string        // of the payment
-	Age      time.Duration // of the payment: since it was tracked
-	Altered  bool          // it came before under the same id, and was not the same
+	Gateway     string
+	Decision    Decision
+	Why         string
+	Payment     payment.ID    // 0 when it is not tracked
+	Class       string        // of the payment
+	Age         time.Duration // of the payment: since it was tracked
+	TraceParent string        // of the payment; empty: none
+	Altered     bool          // it came before under the same id, and was not the same
 }
 
 // count counts a verdict.
@@ -96,6 +97,12 @@ const (
 
 // Outcomes are all outcomes, in a fixed order.
 var Outcomes = []Outcome{Accepted, Refused, Unavailable, Full}
+
+// Tracer makes the spans of what was taken.
+type Tracer interface {
+	// Took makes the span of a request of a gateway that came at an instant and was kept just now, with a verdict for each of its notices.
+	Took(gateway string, came time.Time, verdicts []Verdict)
+}
 
 // Metrics is what a receiver counts. Gateways that are not configured are counted as one.
 type Metrics interface {

@@ -44,6 +44,7 @@ type Receiver struct {
 	endpoints atomic.Pointer[map[string]Endpoint] // by path
 	recorder  *Recorder
 	metrics   Metrics
+	tracer    Tracer // nil: nothing is traced
 	log       *slog.Logger
 	unkept    *outage.Log
 	checking  chan struct{}
@@ -57,6 +58,12 @@ func NewReceiver(cfg ReceiverConfig, endpoints []Endpoint, recorder *Recorder, m
 			Hint: "can PostgreSQL be reached where database.url says? When it can, and every place is taken: webhooks.keeping"}),
 		checking: make(chan struct{}, cfg.Checking), keeping: make(chan struct{}, cfg.Keeping)}
 	r.Replace(endpoints)
+	return r
+}
+
+// WithTracer returns the receiver with a tracer, which hears of nothing that was not believed: strangers begin no span. It is called before the first request.
+func (r *Receiver) WithTracer(t Tracer) *Receiver {
+	r.tracer = t
 	return r
 }
 
@@ -162,7 +169,7 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request, e Endpoint,
 	default:
 		return errFull
 	}
-	return r.keep(req.Context(), arrivals)
+	return r.keep(req.Context(), e, arrivals, at)
 }
 
 func (r *Receiver) read(w http.ResponseWriter, req *http.Request, n *Request) error {
@@ -248,7 +255,7 @@ func DigestID(body []byte) string { return digestID(sha256.Sum256(body)) }
 func digestID(digest [32]byte) string { return "sha256:" + hex.EncodeToString(digest[:]) }
 
 // keep records what a notification brings and tells of it.
-func (r *Receiver) keep(ctx context.Context, arrivals []Arrival) error {
+func (r *Receiver) keep(ctx context.Context, e Endpoint, arrivals []Arrival, came time.Time) error {
 	verdicts, err := r.recorder.Keep(context.WithoutCancel(ctx), arrivals) // a sender that goes away comes again
 	if err != nil {
 		return err
@@ -256,6 +263,9 @@ func (r *Receiver) keep(ctx context.Context, arrivals []Arrival) error {
 	for i, v := range verdicts {
 		v.count(r.metrics)
 		tell(ctx, r.log, arrivals[i], v)
+	}
+	if r.tracer != nil {
+		r.tracer.Took(e.Gateway, came, verdicts)
 	}
 	return nil
 }

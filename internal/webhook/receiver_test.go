@@ -3,11 +3,13 @@ package webhook_test
 import (
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pollux/internal/webhook"
 )
@@ -218,5 +220,39 @@ func TestRequestsThatComeTogetherAreWrittenTogether(t *testing.T) {
 	}
 	if len(record.kept) != 5 {
 		t.Errorf("%v", record.kept)
+	}
+}
+
+// taken hears of requests that were kept.
+type taken struct {
+	mu       sync.Mutex
+	verdicts map[string]int // by gateway
+}
+
+// Took implements webhook.Tracer.
+func (t *taken) Took(gateway string, came time.Time, verdicts []webhook.Verdict) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if came.IsZero() || time.Since(came) < 0 {
+		gateway += ", at no time"
+	}
+	t.verdicts[gateway] += len(verdicts)
+}
+
+func TestOnlyWhatIsTakenIsTraced(t *testing.T) {
+	d := newDoor(t, roomy, &memory{})
+	heard := &taken{verdicts: map[string]int{}}
+	d.receiver.WithTracer(heard)
+	for range 100 {
+		d.post("/webhooks/acme", "e1 pay_1 succeeded", "")
+		d.post("/webhooks/other", "e1 pay_1 succeeded")
+		d.post("/webhooks/acme", "forged")
+	}
+	if len(heard.verdicts) != 0 {
+		t.Errorf("strangers begin spans: %v", heard.verdicts)
+	}
+	d.post("/webhooks/acme", "e1 pay_1 succeeded\nforged\ne3 pay_3 failed")
+	if !maps.Equal(heard.verdicts, map[string]int{"acme": 2}) {
+		t.Errorf("%v", heard.verdicts)
 	}
 }
