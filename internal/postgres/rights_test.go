@@ -751,6 +751,33 @@ func TestTheFilesForAdministratorsAreThoseOfTheBuild(t *testing.T) {
 	}
 }
 
+// A login that may make things in some schema cannot have the trigger of the operator's word take its operator for the one that is meant.
+func TestAnOperatorOfOnesOwnMakesNobodyAnOperator(t *testing.T) {
+	r := newGranted(t)
+	id := query[int64](t, r, `select pollux.track_payment('sim', 'p', 1, 'EUR')`)
+	consumer := r.login(t, RoleConsumer)
+	r.exec(t, "create schema hers; grant all on schema hers to "+consumer.pool.Config().ConnConfig.User)
+	t.Cleanup(func() {
+		if _, err := r.pool.Exec(context.WithoutCancel(t.Context()), "drop schema hers cascade"); err != nil {
+			t.Error(err)
+		}
+	})
+	consumer.exec(t, `create function hers.never(text, text) returns boolean language sql as 'select $1 operator(pg_catalog.=) $2 and $2 operator(pg_catalog.<>) ''operator'''`)
+	consumer.exec(t, `create operator hers.= (function = hers.never, leftarg = text, rightarg = text)`)
+	conn, err := consumer.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), `set search_path = hers, pg_catalog`); err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(t.Context(), `update pollux.payments set status = 'succeeded', status_source = 'operator' where id operator(pg_catalog.=) $1`, id)
+	if err == nil || !strings.Contains(err.Error(), "only an operator has the last word") {
+		t.Errorf("a consumer speaks as an operator: %v", err)
+	}
+}
+
 // Who administers a managed database is no superuser: a login that may create roles and owns the database.
 func TestTheFilesForAdministratorsNeedNoSuperuser(t *testing.T) {
 	bin, _, err := localpg.Find()

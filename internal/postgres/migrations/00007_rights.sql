@@ -83,8 +83,9 @@ revoke execute on function pollux.maintain from public;
 -- ------------------------------------------------------------------------------------------------ the operators' word
 
 -- What an operator says is final against everybody else's word, so that nobody else may speak as one: an operator is who may write to the audit log.
+-- It looks for PostgreSQL's own = and <>, whatever search_path its caller has: one of the caller's own would say what the caller likes.
 -- +goose StatementBegin
-create or replace function pollux.payment_turns() returns trigger language plpgsql as $$
+create or replace function pollux.payment_turns() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   fault text;
   broken text := 'payments_machine';
@@ -132,7 +133,7 @@ comment on column pollux.replays.approved_login is 'whom the database knows as t
 -- A replay that waits for a second person begins with the word of one, and not of the same login. The login that owns the schema may be everybody's, as it is where there are
 -- no roles: then names alone are compared, by whoever approves.
 -- +goose StatementBegin
-create function pollux.replay_begins() returns trigger language plpgsql as $$
+create function pollux.replay_begins() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
   if new.approved_by is null then
     raise exception 'replay % waits for a second person', old.id using errcode = 'check_violation', constraint = 'replays_approved',
@@ -169,7 +170,7 @@ create trigger replay_approved before update on pollux.replays
   execute function pollux.stays('a replay is approved while it waits for that', 'replays_approval');
 
 -- +goose StatementBegin
-create function pollux.replay_chosen() returns trigger language plpgsql as $$
+create function pollux.replay_chosen() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   replay bigint;
 begin
