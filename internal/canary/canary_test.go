@@ -404,6 +404,9 @@ func (s *site) look(metadata string) {
 	if s.traces.spans < len(vendors)*tricks || s.traces.pushes == 0 {
 		t.Errorf("only %d spans and %d pushes of metrics", s.traces.spans, s.traces.pushes)
 	}
+	if !strings.Contains(s.traces.text.String(), `"receive `) {
+		t.Error("no notification has a span")
+	}
 	s.marks.none(t, "what was pushed to the collector", s.traces.text.Bytes())
 	for column, content := range s.rows() {
 		for _, name := range s.marks.in(content) {
