@@ -75,7 +75,8 @@ var taking = []string{
 // rights are what each role needs, as grant has it. A right that the build before needs stays here until the release after: it goes on while the new one is rolled out.
 //
 // They are written as grant has them: tables with their columns where not all are meant, functions and sequences by their names. Triggers and functions run with the
-// rights of who calls them, so that what they write is here too; those that do not are pollux.audit, pollux.audit_reload and pollux.maintain.
+// rights of who calls them, so that what they write is here too; those that do not are the way in (pollux.track_payment and pollux.track_payments), pollux.audit,
+// pollux.audit_reload and pollux.maintain.
 var rights = map[Role][]string{
 	RoleRelay: {
 		`select on payments, poll_jobs, poll_attempts, outbox, dead_letters, replay_items, streams, schema_version`,
@@ -121,24 +122,18 @@ var rights = map[Role][]string{
 		`select, update (one) on replay_turn`,
 		`insert (at, gateway, account, from_state, to_state, cause, reason, actor, epoch, retry_at, instance) on breaker_transitions`,
 		`execute on audit, end_jobs, fingerprint`,
-		`insert ` + trackColumns, // pollux payments import
-		`insert (payment_id, gateway, lane, next_poll_at) on poll_jobs`,
+		`execute on track_payments, payment_fault`, // pollux payments import
 	},
 	RoleReadOnly: {
 		`select on ` + shownTables,
 	},
 	RoleTracker: {
-		`select (id, gateway, account, reference, amount_minor, currency) on payments`,
-		`insert ` + trackColumns,
-		`insert (payment_id, gateway, lane, next_poll_at) on poll_jobs`, // by the trigger: it refuses everybody else
+		`execute on track_payment, track_payments`,
 	},
 }
 
-const trackColumns = `(gateway, account, reference, merchant_reference, class, lane, amount_minor, currency, poll_after, expires_at, metadata, traceparent) on payments`
-
-// public are what everybody may do, by migrations: the way in and what it asks, which write nothing beyond what the caller's own rights allow, and the check of the schema.
+// public are what everybody may do, by migrations: the check of the schema.
 var public = []string{
-	`execute on track_payment, track_payments, payment_fault, first_poll, incoming, element_fault, key_fault, value_fault`,
 	`select on schema_serves`,
 }
 
@@ -161,7 +156,8 @@ func (r Role) Beyond(err error) bool {
 }
 
 // nobodys are the tables and functions that no role needs, for they are used by functions that run as their owner. Functions of triggers are nobody's too.
-var nobodys = []string{"audit_turn", "maintain_turn", "audit_field", "make_partition", "drop_partition"}
+var nobodys = []string{"audit_turn", "maintain_turn", "audit_field", "make_partition", "drop_partition",
+	"first_poll", "incoming", "element_fault", "key_fault", "value_fault"}
 
 // right is one thing that can be granted.
 type right struct {

@@ -245,10 +245,10 @@ func TestQuotesAreOnlyCharacters(t *testing.T) {
 	}
 }
 
-// The rights that docs/audit.md names for a payment service.
-func TestAPaymentServiceTracksWithFewRights(t *testing.T) {
+// A payment service may call the way in, and nothing else: also not what the way in does, by a trigger of its own.
+func TestAPaymentServiceTracksWithTheWayInAlone(t *testing.T) {
 	r := newRecord(t)
-	conn := r.stranger(t, "select, insert on pollux.payments", "insert on pollux.poll_jobs")
+	conn := r.stranger(t, "execute on function pollux.track_payment, pollux.track_payments")
 	var first, again int64
 	const one = `select pollux.track_payment('sim', 'p1', 1999, 'EUR', metadata => '{"a": 1}')`
 	if err := errors.Join(conn.QueryRow(t.Context(), one).Scan(&first), conn.QueryRow(t.Context(), one).Scan(&again)); err != nil || first != again {
@@ -265,7 +265,17 @@ func TestAPaymentServiceTracksWithFewRights(t *testing.T) {
 			t.Errorf("%s: %v", element, err)
 		}
 	}
-	for _, sql := range []string{`update pollux.payments set status = 'succeeded', status_source = 'operator'`, `delete from pollux.poll_jobs`, `select pollux.maintain('1 day', '1 day')`, `select from pollux.audit_log`} {
+	if _, err := conn.Exec(t.Context(), `
+		create temporary table mine (id bigint);
+		create function pg_temp.begin() returns trigger language plpgsql as $$
+		begin insert into pollux.poll_jobs (payment_id, gateway, lane) values (new.id, 'sim', 'normal'); return null; end $$;
+		create trigger begins after insert on mine for each row execute function pg_temp.begin()`); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`insert into mine values (99)`, `select id from pollux.payments`, `insert into pollux.payments (gateway, reference, amount_minor, currency) values ('sim', 'p3', 1, 'EUR')`,
+		`update pollux.payments set status = 'succeeded', status_source = 'operator'`, `delete from pollux.poll_jobs`, `select pollux.maintain('1 day', '1 day')`, `select from pollux.audit_log`,
+	} {
 		if _, err := conn.Exec(t.Context(), sql); !denied(err) {
 			t.Errorf("%v: %s", err, sql)
 		}
