@@ -36,9 +36,10 @@ func consumerCreate(stream, name, filter string) string {
 // tailCreate is where a consumer without a name is made.
 func tailCreate(stream string) string { return apiPrefix + "CONSUMER.CREATE." + stream }
 
-func nextSubject(stream, name string) string {
-	return apiPrefix + "CONSUMER.MSG.NEXT." + stream + "." + name
-}
+// nextPrefix begins the subjects where messages are asked for, the only requests that have more than one answer.
+const nextPrefix = apiPrefix + "CONSUMER.MSG.NEXT."
+
+func nextSubject(stream, name string) string { return nextPrefix + stream + "." + name }
 
 // ackSubjects are where deliveries of a consumer are answered: servers have two forms, of which the second names their domain and account.
 func ackSubjects(stream, name string) []string {

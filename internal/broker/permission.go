@@ -12,12 +12,13 @@ import (
 	"pollux/streams"
 )
 
-// Account is the account that the streams and all users are in.
+// Account is the account of the streams, and of the programs that fill and empty them.
 const Account = "POLLUX"
 
-// User is a user of the account: what it may publish to, and what it may read. Subjects may have wildcards.
+// User is a user of NATS: what it may publish to, and what it may read. Subjects may have wildcards.
 type User struct {
 	Name        string   `json:"user"`
+	Account     string   `json:"account"`
 	Does        string   `json:"does"` // who it is for
 	InboxPrefix string   `json:"inbox_prefix"`
 	Publish     []string `json:"publish"`
@@ -30,7 +31,44 @@ type Access struct {
 	Readers []string       // services that read the events, each with a user and a durable consumer of that name
 }
 
+// Imports are the subjects for which the account of the user asks that of the streams; none when it is that account. They are what the user may publish to, and accountInfo: an account that does
+// not have that from another gets the whole API of JetStream from the server, which answers every request a second time, that JetStream is not enabled.
+func (u User) Imports() []string {
+	if u.Account == Account {
+		return nil
+	}
+	all := append(slices.Clone(u.Publish), accountInfo)
+	slices.Sort(all)
+	return slices.DeleteFunc(slices.Compact(all), func(subject string) bool { return subject == userInfo }) // which each account has of its own
+}
+
+// Export is what the account of the streams answers to others.
+type Export struct {
+	Subject  string   `json:"subject"`
+	Accounts []string `json:"accounts"`
+	Stream   bool     `json:"stream"` // a request has many answers, and may wait for them
+}
+
+// Exports are what users in accounts of their own ask for, in order and each once.
+func Exports(users []User) []Export {
+	accounts := map[string][]string{}
+	for _, u := range users {
+		for _, subject := range u.Imports() {
+			accounts[subject] = append(accounts[subject], u.Account)
+		}
+	}
+	var all []Export
+	for _, subject := range slices.Sorted(maps.Keys(accounts)) {
+		all = append(all, Export{subject, accounts[subject], strings.HasPrefix(subject, nextPrefix)})
+	}
+	return all
+}
+
 // Users are the users with the least that each needs, the subjects in order and each once.
+//
+// JetStream sends its answer to whatever subject a request names, and looks at no permission. A server that brings a request from one account to another sends the answer back to the account that
+// asked. So whoever need not be in the account of the streams has one of its own: its answers reach nobody else, and no stream. The relay and the consumer are in it: all polls go through them, and
+// the consumer has messages pushed.
 //
 // Who may make a consumer says in the request where its messages are delivered, and the server asks nobody whether they may go there (see natsfacts). So only the users make consumers who
 // must: the migrator, and the programs that follow the fleet's bucket. The durable consumers of the readers are made by the migrator (EnsureReaders).
@@ -47,6 +85,10 @@ func Users(a Access) []User {
 	}
 	for i := range users {
 		u := &users[i]
+		u.Account = Account
+		if u.Name != message.UserRelay && u.Name != message.UserConsumer {
+			u.Account += "_" + strings.ToUpper(u.Name)
+		}
 		u.InboxPrefix = message.InboxPrefix(u.Name)
 		u.Publish = append(u.Publish, userInfo)
 		slices.Sort(u.Publish)
@@ -168,42 +210,86 @@ func (a Auth) Variable(user string) string {
 	return "POLLUX_" + strings.ToUpper(user) + "_" + strings.ToUpper(string(a))
 }
 
-// Conf is the account with its users as the configuration of nats-server has it.
+// responseThreshold is for how long the server remembers where the answers to a request go of which there may be many, since the last one. It is longer than programs wait for messages
+// at once: one that waits longer hears nothing more, unless it asks for heartbeats, as nats.go does.
+const responseThreshold = "5m"
+
+// Conf is the accounts with their users as the configuration of nats-server has them.
 func Conf(users []User, a Auth) string {
-	var b strings.Builder
-	line := func(depth int, format string, args ...any) {
-		fmt.Fprintf(&b, strings.Repeat("  ", depth)+format+"\n", args...)
-	}
-	line(0, "accounts {")
-	line(1, "%s {", Account)
-	line(2, "jetstream: enabled")
-	line(2, "users: [")
+	c := &conf{auth: a}
+	c.line(0, "accounts {")
+	c.line(1, "# The streams, and the programs that fill and empty them.")
+	c.line(1, "%s {", Account)
+	c.line(2, "jetstream: enabled")
+	c.line(2, "users: [")
 	for _, u := range users {
-		line(3, "# %s; nats.inbox_prefix is %s", u.Does, u.InboxPrefix)
-		line(3, "{")
-		switch a {
-		case Password:
-			line(4, "user: %q", u.Name)
-			line(4, "password: $%s", a.Variable(u.Name))
-		default:
-			line(4, "nkey: $%s", a.Variable(u.Name))
+		if u.Account == Account {
+			c.user(u)
 		}
-		line(4, "permissions: {")
-		for _, way := range []struct {
-			name     string
-			subjects []string
-		}{{"publish", u.Publish}, {"subscribe", u.Subscribe}} {
-			line(5, "%s: {allow: [", way.name)
-			for _, s := range way.subjects {
-				line(6, "%q", s)
-			}
-			line(5, "]}")
-		}
-		line(4, "}")
-		line(3, "}")
 	}
-	line(2, "]")
-	line(1, "}")
-	line(0, "}")
-	return b.String()
+	c.line(2, "]")
+	c.line(2, "# What others may ask for. An answer goes back to the account that asked, and nowhere else.")
+	c.line(2, "exports: [")
+	for _, e := range Exports(users) {
+		many := ""
+		if e.Stream {
+			many = fmt.Sprintf(", response_type: stream, response_threshold: %q", responseThreshold)
+		}
+		c.line(3, "{service: %q%s, accounts: [%s]}", e.Subject, many, strings.Join(e.Accounts, ", "))
+	}
+	c.line(2, "]")
+	c.line(1, "}")
+	c.line(1, "# Everybody else, in an account each: what the user may ask the streams' account for. %s is there for all, since the server would answer beside it otherwise.", accountInfo)
+	for _, u := range users {
+		if u.Account == Account {
+			continue
+		}
+		c.line(1, "%s {", u.Account)
+		c.line(2, "users: [")
+		c.user(u)
+		c.line(2, "]")
+		c.line(2, "imports: [")
+		for _, subject := range u.Imports() {
+			c.line(3, "{service: {account: %s, subject: %q}}", Account, subject)
+		}
+		c.line(2, "]")
+		c.line(1, "}")
+	}
+	c.line(0, "}")
+	return c.text.String()
+}
+
+// conf is a configuration that is being written.
+type conf struct {
+	auth Auth
+	text strings.Builder
+}
+
+func (c *conf) line(depth int, format string, args ...any) {
+	fmt.Fprintf(&c.text, strings.Repeat("  ", depth)+format+"\n", args...)
+}
+
+func (c *conf) user(u User) {
+	c.line(3, "# %s; nats.inbox_prefix is %s", u.Does, u.InboxPrefix)
+	c.line(3, "{")
+	switch c.auth {
+	case Password:
+		c.line(4, "user: %q", u.Name)
+		c.line(4, "password: $%s", c.auth.Variable(u.Name))
+	default:
+		c.line(4, "nkey: $%s", c.auth.Variable(u.Name))
+	}
+	c.line(4, "permissions: {")
+	for _, way := range []struct {
+		name     string
+		subjects []string
+	}{{"publish", u.Publish}, {"subscribe", u.Subscribe}} {
+		c.line(5, "%s: {allow: [", way.name)
+		for _, s := range way.subjects {
+			c.line(6, "%q", s)
+		}
+		c.line(5, "]}")
+	}
+	c.line(4, "}")
+	c.line(3, "}")
 }

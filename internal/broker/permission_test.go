@@ -36,12 +36,17 @@ type site struct {
 
 var access = broker.Access{Queues: []outbox.Queue{{Gateway: "acme", Lane: "normal"}, {Gateway: "acme", Lane: message.LaneRetry}}, Readers: []string{reader}}
 
-// guarded starts a server whose account is the printed one, with streams once its migrator has made them.
+// guarded starts a server whose accounts are the printed ones, with streams once its migrator has made them.
 func guarded(t *testing.T) *site {
 	t.Helper()
-	s := &site{seeds: map[string]string{}}
-	users := broker.Users(access)
-	conf := broker.Conf(users, broker.NKey)
+	conf, seeds := printed(t, broker.Users(access))
+	return &site{natstest.Start(t, natstest.Options{Accounts: conf}), seeds}
+}
+
+// printed is what a server has of users, and a file with a seed for each.
+func printed(t *testing.T, users []broker.User) (conf string, seeds map[string]string) {
+	t.Helper()
+	conf, seeds = broker.Conf(users, broker.NKey), map[string]string{}
 	for _, u := range users {
 		pair, err := nkeys.CreateUser()
 		if err != nil {
@@ -49,14 +54,13 @@ func guarded(t *testing.T) *site {
 		}
 		public, err1 := pair.PublicKey()
 		seed, err2 := pair.Seed()
-		s.seeds[u.Name] = filepath.Join(t.TempDir(), u.Name+".nk")
-		if err := errors.Join(err1, err2, os.WriteFile(s.seeds[u.Name], seed, 0o600)); err != nil {
+		seeds[u.Name] = filepath.Join(t.TempDir(), u.Name+".nk")
+		if err := errors.Join(err1, err2, os.WriteFile(seeds[u.Name], seed, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		conf = strings.ReplaceAll(conf, "$"+broker.NKey.Variable(u.Name), public)
+		conf = strings.ReplaceAll(conf, "$"+broker.NKey.Variable(u.Name)+"\n", public+"\n")
 	}
-	s.Server = natstest.Start(t, natstest.Options{Accounts: conf})
-	return s
+	return conf, seeds
 }
 
 // as connects as a user.
@@ -407,6 +411,19 @@ func TestRightsAreComparedWithWhatAUserNeeds(t *testing.T) {
 		!slices.Equal(h.Excess, []string{"subscribe to _INBOX_pollux_readonly.>"}) {
 		t.Errorf("%v, %+v", err, h)
 	}
+	together := broker.Users(access)
+	for i := range together {
+		together[i].Account = broker.Account
+	}
+	conf, seeds := printed(t, together)
+	former := &site{natstest.Start(t, natstest.Options{Accounts: conf}), seeds}
+	h, err = former.as(t, message.UserOperator).Rights(t.Context(), users[message.UserOperator])
+	if err != nil || len(h.Missing) != 0 || len(h.Excess) != 1 || !strings.Contains(h.Excess[0], "account POLLUX, not in POLLUX_OPERATOR") {
+		t.Errorf("a user that is in the account of the streams still: %v, %+v", err, h)
+	}
+	if h, err := former.as(t, message.UserRelay).Rights(t.Context(), users[message.UserRelay]); err != nil || !h.Exact() {
+		t.Errorf("%v, %+v", err, h)
+	}
 	open := natstest.Start(t, natstest.Options{NoStreams: true})
 	if h, err := connect(t, open).Rights(t.Context(), users[message.UserRelay]); err != nil || !h.Everything || h.Exact() {
 		t.Errorf("a server without permissions: %v, %+v", err, h)
@@ -469,7 +486,7 @@ func TestTheExampleOfAServerTakesTheAccounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.Nkeys) != len(message.Users) || len(o.Accounts) != 1 || !o.JetStream || !o.SyncAlways {
+	if len(o.Nkeys) != len(message.Users) || len(o.Accounts) != 4 || !o.JetStream || !o.SyncAlways {
 		t.Errorf("%d users, %d accounts, JetStream %t, synced %t", len(o.Nkeys), len(o.Accounts), o.JetStream, o.SyncAlways)
 	}
 	for _, u := range o.Nkeys {

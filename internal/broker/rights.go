@@ -42,6 +42,7 @@ func (c *Conn) Rights(ctx context.Context, need User) (Holding, error) {
 	var r struct {
 		Data struct {
 			User        string `json:"user"`
+			Account     string `json:"account"`
 			Permissions *struct {
 				Publish   allowed `json:"publish"`
 				Subscribe allowed `json:"subscribe"`
@@ -63,6 +64,9 @@ func (c *Conn) Rights(ctx context.Context, need User) (Holding, error) {
 	p := r.Data.Permissions
 	h.compare("publish to ", p.Publish, need.Publish)
 	h.compare("subscribe to ", p.Subscribe, need.Subscribe)
+	if r.Data.Account == Account && need.Account != Account { // with a name of somebody else's, nobody knows
+		h.Excess = append(h.Excess, fmt.Sprintf("have answers sent into streams, by a user in the account %s, not in %s", Account, need.Account))
+	}
 	return h, nil
 }
 

@@ -30,9 +30,10 @@ func permsCommand() *cobra.Command {
 func permsPrint() *cobra.Command {
 	auth, keys := string(broker.NKey), ""
 	cmd := &cobra.Command{
-		Use: "print [nats|postgres]", Short: "Prints the users and permissions of a NATS account, or the roles and grants of PostgreSQL",
-		Long: `print nats prints the account of a nats-server configuration with a user for each program that speaks with NATS, and for each service in nats.readers. What each may publish and
-read is derived from the configured gateways and lanes: print it again, and have the server reload it, when those change. The users' public nkeys are written out from --keys, a file with
+		Use: "print [nats|postgres]", Short: "Prints the accounts, users and permissions of NATS, or the roles and grants of PostgreSQL",
+		Long: `print nats prints the accounts of a nats-server configuration with a user for each program that speaks with NATS, and for each service in nats.readers: relay and consumer in that of the
+streams, everybody else in one of their own, to which answers come back and which reaches nothing but what its user may ask for. What each may publish and read is derived from the configured
+gateways and lanes: print it again, and have the server reload it, when those change; twice in a row when there is an account more, which a server connects with the others at the second reload. The users' public nkeys are written out from --keys, a file with
 what pollux perms keys prints. Without it, they and passwords are variables of the server's environment, POLLUX_RELAY_NKEY and so on: a server that runs gets no new ones, so that a user
 more needs a restart. With -o json it is for nsc, or for other programs.
 
@@ -75,9 +76,10 @@ func printUsers(cmd *cobra.Command, auth broker.Auth, keys string) error {
 	users := broker.Users(app.Access(cfg))
 	if output(cmd) == "json" {
 		return terminal.JSON(cmd.OutOrStdout(), struct {
-			Account string        `json:"account"`
-			Users   []broker.User `json:"users"`
-		}{broker.Account, users})
+			Account string          `json:"account"` // of the streams
+			Users   []broker.User   `json:"users"`
+			Exports []broker.Export `json:"exports"` // of that account, to those of users
+		}{broker.Account, users, broker.Exports(users)})
 	}
 	conf, environment := broker.Conf(users, auth), ", whose environment has the variables"
 	if keys != "" {

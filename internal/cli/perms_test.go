@@ -56,10 +56,10 @@ func rolesTable() string {
 
 func usersTable() string {
 	var b strings.Builder
-	b.WriteString("| user | may publish to | may read |\n|---|---|---|\n")
+	b.WriteString("| user | account | may publish to | may read |\n|---|---|---|---|\n")
 	quoted := func(subjects []string) string { return "`" + strings.Join(subjects, "`<br>`") + "`" }
 	for _, u := range broker.Users(broker.Access{Queues: []outbox.Queue{{Gateway: "acme", Lane: "normal"}}, Readers: []string{"ledger"}}) {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", u.Name, quoted(u.Publish), quoted(u.Subscribe))
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | %s |\n", u.Name, u.Account, quoted(u.Publish), quoted(u.Subscribe))
 	}
 	return b.String()
 }
