@@ -49,8 +49,8 @@ func migrateUp() *cobra.Command {
 		Use: "up", Short: "Brings the schema to this build's version", Args: app.NoArgs,
 		Long: `up applies what is missing, under a lock: several at once take turns. One that is up to date changes nothing.
 
-Then it gives the roles of the programs (pollux_relay, pollux_consumer, …) exactly the rights that this build needs, and makes those that do not exist, where this login may. Where it may not,
-it says so on standard error, and all goes on: one login may do everything.`,
+Then it gives the roles of the programs (pollux_relay, pollux_consumer, …) exactly the rights that this build needs, takes from everybody (PUBLIC) what nobody needs, and makes the roles that do not
+exist, where this login may. Where it may not, and where a role has other rights all the same, it says so on standard error, and all goes on: one login may do everything.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withSchema(cmd, func(ctx context.Context, url string) error {
 				steps, err := postgres.Migrate(ctx, url)
@@ -65,6 +65,12 @@ it says so on standard error, and all goes on: one login may do everything.`,
 				return show(cmd, migrationsOf(steps), func(w io.Writer) {
 					for _, s := range steps {
 						row(w, "applied", s.Version, s.Name)
+					}
+					if rights := granted.Public.Excess; len(rights) > 0 {
+						row(w, "revoked", "-", "from everybody: "+strings.Join(rights, ", "))
+					}
+					if rights := granted.Public.Missing; len(rights) > 0 {
+						row(w, "granted", "-", "to everybody: "+strings.Join(rights, ", "))
 					}
 					if len(granted.Changed) > 0 {
 						row(w, "granted", "-", joinRoles(granted.Changed))
@@ -87,6 +93,25 @@ func noteGranted(w io.Writer, g postgres.Granted) {
 	if g.Owner != "" {
 		fmt.Fprintf(w, "no rights were granted: the schema belongs to %s, who runs pollux migrate up\n", terminal.Line(g.Owner))
 	}
+	for _, h := range g.Left {
+		fmt.Fprintf(w, "%s has not exactly its rights: %s; that comes from a role that it is a member of, or from somebody else than the owner of the schema who granted or took it: an administrator mends that\n",
+			terminal.Line(h.Login), terminal.Line(leftOf(h)))
+	}
+}
+
+// leftOf says how somebody's rights are not as they must be.
+func leftOf(h postgres.Holding) string {
+	var what []string
+	if h.Everything != "" {
+		what = append(what, h.Everything)
+	}
+	if len(h.Missing) > 0 {
+		what = append(what, "it lacks "+strings.Join(h.Missing, ", "))
+	}
+	if len(h.Excess) > 0 {
+		what = append(what, "it has "+strings.Join(h.Excess, ", ")+" too much")
+	}
+	return strings.Join(what, "; ")
 }
 
 func joinRoles(roles []postgres.Role) string {

@@ -130,20 +130,25 @@ func printGrants(cmd *cobra.Command) error {
 	}
 	if output(cmd) == "json" {
 		return terminal.JSON(cmd.OutOrStdout(), struct {
-			RolesSQL string     `json:"roles_sql"`
-			Roles    []grantsOf `json:"roles"`
-		}{postgres.RolesSQL(), all})
+			RolesSQL  string     `json:"roles_sql"`
+			PublicSQL []string   `json:"public_sql"`
+			Roles     []grantsOf `json:"roles"`
+		}{postgres.RolesSQL(), postgres.PublicSQL(), all})
 	}
 	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "-- Made by: pollux perms print postgres.\n\n-- Once for a cluster, by whoever may create roles:\n\n%s\n-- In each database, by the owner of the schema pollux; pollux migrate up does the same:\n\nbegin;\n", postgres.RolesSQL())
-	for _, g := range all {
-		if len(g.SQL) == 0 {
-			continue
+	section := func(whose string, statements []string) {
+		if len(statements) == 0 {
+			return
 		}
-		fmt.Fprintf(w, "\n-- %s\n", g.Does)
-		for _, s := range g.SQL {
+		fmt.Fprintf(w, "\n-- %s\n", whose)
+		for _, s := range statements {
 			fmt.Fprintf(w, "%s;\n", s)
 		}
+	}
+	section("everybody", postgres.PublicSQL())
+	for _, g := range all {
+		section(g.Does, g.SQL)
 	}
 	fmt.Fprint(w, "\ncommit;\n")
 	return nil

@@ -275,6 +275,9 @@ var faults = []struct {
 	{"security.rights", "too many", func(s *Sources, _ *Settings) {
 		s.Rights = Know(Rights{Login: "l", Role: "relay", Excessive: []string{"1", "2", "3", "4", "5", "6", "7"}})
 	}, Yellow, "and 2 more", "revoke"},
+	{"security.rights", "too many for all", func(s *Sources, _ *Settings) {
+		s.Rights = Know(Rights{Login: "l", Role: "relay", Excessive: []string{"execute on audit"}, Revoke: []string{"revoke execute on function pollux.audit from public"}})
+	}, Yellow, "execute on audit", "revoke execute on function pollux.audit from public"},
 	{"security.rights", "everything", func(s *Sources, _ *Settings) {
 		s.Rights = Know(Rights{Login: "l", Role: "relay", Everything: "it owns the schema"})
 	}, Yellow, "it owns the schema", "relay"},

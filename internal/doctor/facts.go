@@ -224,6 +224,7 @@ type Rights struct {
 	Everything string // why it may do all there is; empty: it may not
 	Missing    []string
 	Excessive  []string
+	Revoke     []string // the statements that take away what is too much because everybody has it
 }
 
 // Logins are those who have a role of ours, but for the owner of the schema.

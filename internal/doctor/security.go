@@ -113,7 +113,11 @@ func judgeRights(r Rights, _ *Settings) []opinion {
 		found = append(found, red("pollux migrate up grants the roles theirs, pollux perms print nats has the users'; is this the login of "+r.Role+"? See --as and docs/permissions.md", "%s lacks %s of %s: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Missing)))
 	}
 	if n := len(r.Excessive); n > 0 {
-		found = append(found, yellow("revoke them, or use the login of the role: docs/permissions.md", "%s has %s that %s does not need: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Excessive)))
+		mend := "revoke them, or use the login of the role: docs/permissions.md"
+		if len(r.Revoke) > 0 {
+			mend = "everybody has " + counted(len(r.Revoke), "right", "rights") + " too many: pollux migrate up takes them away, or the owner of the schema says: " + joined(r.Revoke, "; ")
+		}
+		found = append(found, yellow(mend, "%s has %s that %s does not need: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Excessive)))
 	}
 	return all(found, fmt.Sprintf("%s has those of %s", r.Login, r.Role))
 }
@@ -148,12 +152,14 @@ func judgeLogins(l Logins, _ *Settings) []opinion {
 }
 
 // some is the first few of a list.
-func some(list []string) string {
+func some(list []string) string { return joined(list, ", ") }
+
+func joined(list []string, by string) string {
 	const few = 5
 	if len(list) <= few {
-		return strings.Join(list, ", ")
+		return strings.Join(list, by)
 	}
-	return fmt.Sprintf("%s, and %d more", strings.Join(list[:few], ", "), len(list)-few)
+	return fmt.Sprintf("%s%sand %d more", strings.Join(list[:few], by), by, len(list)-few)
 }
 
 func judgeFiles(files []File, _ *Settings) []opinion {

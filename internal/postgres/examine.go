@@ -561,5 +561,5 @@ func (e *Examiner) Rights(ctx context.Context) (doctor.Rights, error) {
 	if e.opts.Role == RoleMigrator && h.Everything == ownsSchema {
 		h.Everything = "" // it is what this role is for
 	}
-	return doctor.Rights{Login: h.Login, Role: string(e.opts.Role), Everything: h.Everything, Missing: h.Missing, Excessive: h.Excess}, err
+	return doctor.Rights{Login: h.Login, Role: string(e.opts.Role), Everything: h.Everything, Missing: h.Missing, Excessive: h.Excess, Revoke: h.Revoke}, err
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -12,13 +13,15 @@ import (
 
 // Granted is what Grant did.
 type Granted struct {
-	Made    []Role // roles that it created
-	Changed []Role // roles whose rights were not as they must be, and are now
-	Missing []Role // roles that do not exist, and that this login may not create
-	Owner   string // whom the schema belongs to, who alone can grant; empty when it was granted
+	Made    []Role    // roles that it created
+	Changed []Role    // roles whose rights were changed
+	Public  Holding   // what everybody (PUBLIC) had that nobody needs, and lacked, and has not and has now
+	Left    []Holding // who has not exactly its rights all the same: it has others by another role, or somebody else than the owner granted them
+	Missing []Role    // roles that do not exist, and that this login may not create
+	Owner   string    // whom the schema belongs to, who alone can grant; empty when it was granted
 }
 
-// Grant makes the group roles that do not exist, where the login may, and gives each exactly the rights of this build, in one transaction. It changes nothing where all is as it must
+// Grant makes the group roles that do not exist, where the login may, and gives each, and PUBLIC, exactly the rights of this build, in one transaction. It changes nothing where all is as it must
 // be, and where the schema is newer than this build, whose rights a newer one has granted. Roles belong to the whole cluster, so none is ever dropped. What an administrator has to do
 // for it is no error: until then one login does everything.
 func Grant(ctx context.Context, url string) (Granted, error) {
@@ -100,31 +103,63 @@ func (g *Granted) grant(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := tx.Exec(ctx, `lock table pollux.schema_version in share row exclusive mode`); err != nil {
 			return err
 		}
-		for _, r := range Roles {
-			changed, err := grantRole(ctx, tx, r)
-			if err != nil {
-				return err
-			}
-			if changed {
-				g.Changed = append(g.Changed, r)
-			}
-		}
-		return nil
+		return g.grantAll(ctx, tx)
 	})
 }
 
-func grantRole(ctx context.Context, tx pgx.Tx, r Role) (changed bool, err error) {
-	if exists, err := roleExists(ctx, tx, r); err != nil || !exists || r == RoleMigrator {
-		return false, err
+// grantAll begins with PUBLIC: what everybody may do each role may.
+func (g *Granted) grantAll(ctx context.Context, tx pgx.Tx) error {
+	before, after, err := makeExact(ctx, tx, PublicSQL(), func() (Holding, error) { return publicHolding(ctx, tx) })
+	if err != nil {
+		return err
 	}
-	h, err := holding(ctx, tx, string(r), r)
-	if err != nil || h.Exact() {
-		return false, err
+	g.Public = Holding{Excess: gone(before.Excess, after.Excess), Missing: gone(before.Missing, after.Missing)}
+	g.left(after)
+	for _, r := range Roles {
+		if exists, err := roleExists(ctx, tx, r); err != nil || !exists || r == RoleMigrator {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		before, after, err := makeExact(ctx, tx, r.GrantSQL(), func() (Holding, error) { return holding(ctx, tx, string(r), r) })
+		if err != nil {
+			return err
+		}
+		if len(gone(before.Missing, after.Missing))+len(gone(before.Excess, after.Excess)) > 0 {
+			g.Changed = append(g.Changed, r)
+		}
+		g.left(after)
 	}
-	for _, sql := range r.GrantSQL() {
+	return nil
+}
+
+func (g *Granted) left(h Holding) {
+	if !h.Exact() {
+		g.Left = append(g.Left, h)
+	}
+}
+
+// makeExact runs the statements where what is held is not exact, and looks again.
+func makeExact(ctx context.Context, tx pgx.Tx, statements []string, look func() (Holding, error)) (before, after Holding, err error) {
+	if before, err = look(); err != nil || before.Exact() {
+		return before, before, err
+	}
+	for _, sql := range statements {
 		if _, err := tx.Exec(ctx, sql); err != nil {
-			return false, err
+			return before, before, err
 		}
 	}
-	return true, nil
+	after, err = look()
+	return before, after, err
+}
+
+// gone are those that are no more.
+func gone(before, after []string) (all []string) {
+	for _, one := range before {
+		if !slices.Contains(after, one) {
+			all = append(all, one)
+		}
+	}
+	return all
 }

@@ -177,10 +177,12 @@ func (r right) String() string {
 // sql is the right as grant has it.
 func (r right) sql() string {
 	object := "pollux." + r.object
-	switch r.privilege {
-	case "execute":
+	switch {
+	case r.object == schemaUsage.object:
+		object = r.object
+	case r.privilege == "execute":
 		object = "function " + object
-	case "usage":
+	case r.privilege == "usage":
 		object = "sequence " + object
 	}
 	if len(r.columns) == 0 {
@@ -228,15 +230,30 @@ func (r Role) GrantSQL() []string {
 	if r == RoleMigrator {
 		return nil
 	}
+	return grantSQL(string(r), append([]right{schemaUsage}, r.rights()...))
+}
+
+// PublicSQL are the statements that leave everybody, which PostgreSQL calls PUBLIC, what the migrations give to all, and nothing else of the schema. To PUBLIC may have been granted by hand; and a dump that
+// was restored without its privileges lets everybody call each function. The owner of the schema runs them, all in one transaction.
+func PublicSQL() []string { return grantSQL("public", publicRights()) }
+
+func grantSQL(grantee string, rights []right) []string {
 	all := []string{
-		"revoke all on all tables in schema pollux from " + string(r),
-		"revoke all on all sequences in schema pollux from " + string(r),
-		"revoke all on all functions in schema pollux from " + string(r),
-		"revoke all on schema pollux from " + string(r),
-		"grant usage on schema pollux to " + string(r),
+		"revoke all on all tables in schema pollux from " + grantee,
+		"revoke all on all sequences in schema pollux from " + grantee,
+		"revoke all on all functions in schema pollux from " + grantee,
+		"revoke all on schema pollux from " + grantee,
 	}
-	for _, right := range r.rights() {
-		all = append(all, "grant "+right.sql()+" to "+string(r))
+	for _, right := range rights {
+		all = append(all, "grant "+right.sql()+" to "+grantee)
+	}
+	return all
+}
+
+// publicRights are what everybody may do.
+func publicRights() (all []right) {
+	for _, line := range public {
+		all = append(all, parse(line)...)
 	}
 	return all
 }
@@ -265,6 +282,8 @@ type Holding struct {
 	Everything string
 	Missing    []string // rights that the role needs and the login lacks, as grant names them
 	Excess     []string // rights that the login has and the role does not need
+	// Revoke are the statements that take the excess away which everybody has, so that revoking it from the login, or its role, does nothing.
+	Revoke []string
 }
 
 const ownsSchema = "it owns the schema"
@@ -346,31 +365,56 @@ func holding(ctx context.Context, db queryer, name string, role Role) (Holding, 
 	if h.Everything != "" || role == RoleMigrator {
 		return h, nil
 	}
-	rows, err := db.Query(ctx, heldSQL, oid)
+	held, err := heldBy(ctx, db, oid)
 	if err != nil {
 		return h, err
+	}
+	everybody, err := heldBy(ctx, db, everybodyOID)
+	if err != nil {
+		return h, err
+	}
+	needed := rightSet{}
+	needed.addRights(append(role.rights(), schemaUsage)...)
+	h.Missing = names(needed.without(held))
+	needed.addRights(publicRights()...)
+	h.Excess = names(held.without(needed))
+	public := rightSet{}
+	public.addRights(publicRights()...)
+	for _, r := range everybody.without(public) {
+		h.Revoke = append(h.Revoke, "revoke "+r.sql()+" from public")
+	}
+	return h, nil
+}
+
+// publicHolding is what everybody may do in the schema, compared with what everybody needs.
+func publicHolding(ctx context.Context, db queryer) (Holding, error) {
+	held, err := heldBy(ctx, db, everybodyOID)
+	if err != nil {
+		return Holding{}, err
+	}
+	needed := rightSet{}
+	needed.addRights(publicRights()...)
+	return Holding{Login: "public", Missing: names(needed.without(held)), Excess: names(held.without(needed))}, nil
+}
+
+// everybodyOID stands for PUBLIC where PostgreSQL asks for a role.
+const everybodyOID = 0
+
+func heldBy(ctx context.Context, db queryer, oid uint32) (rightSet, error) {
+	rows, err := db.Query(ctx, heldSQL, oid)
+	if err != nil {
+		return nil, err
 	}
 	defer rows.Close()
 	held := rightSet{}
 	for rows.Next() {
 		var what, column, object string
 		if err := rows.Scan(&what, &column, &object); err != nil {
-			return h, err
+			return nil, err
 		}
 		held.add(what, column, object)
 	}
-	needed := rightSet{}
-	for _, r := range append(role.rights(), schemaUsage) {
-		needed.addRight(r)
-	}
-	h.Missing = needed.without(held)
-	for _, line := range public {
-		for _, r := range parse(line) {
-			needed.addRight(r)
-		}
-	}
-	h.Excess = held.without(needed)
-	return h, rows.Err()
+	return held, rows.Err()
 }
 
 // rightSet are columns by privilege and object; the column "" means all of it.
@@ -384,18 +428,28 @@ func (s rightSet) add(privilege, column, object string) {
 	s[key][column] = true
 }
 
-func (s rightSet) addRight(r right) {
-	if len(r.columns) == 0 {
-		s.add(r.privilege, "", r.object)
-	}
-	for _, c := range r.columns {
-		s.add(r.privilege, c, r.object)
+func (s rightSet) addRights(rights ...right) {
+	for _, r := range rights {
+		if len(r.columns) == 0 {
+			s.add(r.privilege, "", r.object)
+		}
+		for _, c := range r.columns {
+			s.add(r.privilege, c, r.object)
+		}
 	}
 }
 
-// without are the rights that are not in another set, in order, as people read them.
-func (s rightSet) without(other rightSet) []string {
-	var all []string
+// names are rights as people read them.
+func names(rights []right) (all []string) {
+	for _, r := range rights {
+		all = append(all, r.String())
+	}
+	return all
+}
+
+// without are the rights that are not in another set, in order.
+func (s rightSet) without(other rightSet) []right {
+	var all []right
 	for key, columns := range s {
 		r := right{privilege: key[0], object: key[1]}
 		has := other[key]
@@ -403,7 +457,7 @@ func (s rightSet) without(other rightSet) []string {
 		case has[""]:
 			continue
 		case columns[""]:
-			all = append(all, r.String())
+			all = append(all, r)
 			continue
 		}
 		for _, c := range slices.Sorted(maps.Keys(columns)) {
@@ -412,9 +466,9 @@ func (s rightSet) without(other rightSet) []string {
 			}
 		}
 		if len(r.columns) > 0 {
-			all = append(all, r.String())
+			all = append(all, r)
 		}
 	}
-	slices.Sort(all)
+	slices.SortFunc(all, func(a, b right) int { return strings.Compare(a.String(), b.String()) })
 	return all
 }

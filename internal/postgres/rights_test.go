@@ -167,6 +167,99 @@ func TestGrantGivesEachRoleExactlyWhatItNeeds(t *testing.T) {
 	}
 }
 
+func TestGrantTakesFromEverybodyWhatNobodyNeeds(t *testing.T) {
+	r := newGranted(t)
+	if g := r.grant(t); !cmp.Equal(g, Granted{}) {
+		t.Errorf("all was as it must be: %+v", g)
+	}
+	for _, sql := range []string{
+		`grant execute on function pollux.audit to public`,
+		`grant select on pollux.payments to public`,
+		`grant update (lane) on pollux.poll_jobs to public`,
+		`grant update, usage on pollux.outbox_seq to public`,
+		`grant create on schema pollux to public`,
+		`revoke select on pollux.schema_serves from public`,
+	} {
+		r.exec(t, sql)
+	}
+	tracker := r.login(t, RoleTracker).pool
+	got, err := Rights(t.Context(), tracker, RoleTracker)
+	got.Login = ""
+	want := Holding{
+		Excess: []string{"create on schema pollux", "execute on audit", "select on payments", "update (lane) on poll_jobs", "update on outbox_seq", "usage on outbox_seq"},
+		Revoke: []string{
+			"revoke create on schema pollux from public",
+			"revoke execute on function pollux.audit from public",
+			"revoke select on pollux.payments from public",
+			"revoke update (lane) on pollux.poll_jobs from public",
+			"revoke update on pollux.outbox_seq from public",
+			"revoke usage on sequence pollux.outbox_seq from public",
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	tx, err := r.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range want.Revoke {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	if h, err := publicHolding(t.Context(), tx); err != nil || h.Excess != nil {
+		t.Errorf("what is said to be revoked is not enough: %v, %+v", err, h)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g := r.grant(t)
+	if diff := cmp.Diff(Granted{Public: Holding{Excess: want.Excess, Missing: []string{"select on schema_serves"}}}, g); diff != "" {
+		t.Error(diff)
+	}
+	if got, err := Rights(t.Context(), tracker, RoleTracker); err != nil || !got.Exact() {
+		t.Errorf("%v, %+v", err, got)
+	}
+}
+
+// A dump that is restored without its privileges has those that PostgreSQL gives by itself: everybody may call each function.
+func TestGrantMendsWhatWasRestoredWithoutPrivileges(t *testing.T) {
+	r := newRecord(t)
+	r.exec(t, `do $$
+		declare thing record;
+		begin
+		  for thing in select oid::regprocedure as name from pg_proc where pronamespace = 'pollux'::regnamespace loop
+		    execute format('grant execute on function %s to public', thing.name);
+		  end loop;
+		  revoke select on pollux.schema_serves from public;
+		end $$`)
+	g := r.grant(t)
+	if !slices.Contains(g.Public.Excess, "execute on audit") || len(g.Changed) != len(Roles)-1 || g.Left != nil {
+		t.Errorf("%+v", g)
+	}
+	for _, role := range logins {
+		if got, err := Rights(t.Context(), r.login(t, role).pool, role); err != nil || !got.Exact() {
+			t.Errorf("%s: %v, %+v", role, err, got)
+		}
+	}
+}
+
+// What the owner of the schema cannot take away is said, and nothing is said to have been granted.
+func TestGrantSaysWhoHasOtherRightsAllTheSame(t *testing.T) {
+	r := newGranted(t)
+	r.exec(t, `create role of_the_test; grant usage on schema pollux to of_the_test; grant delete on pollux.payments to of_the_test; grant of_the_test to pollux_readonly`)
+	t.Cleanup(func() {
+		if _, err := r.pool.Exec(context.WithoutCancel(t.Context()), `drop owned by of_the_test; drop role of_the_test`); err != nil {
+			t.Error(err)
+		}
+	})
+	want := Granted{Left: []Holding{{Login: "pollux_readonly", Excess: []string{"delete on payments"}}}}
+	if diff := cmp.Diff(want, r.grant(t)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestRightsOfOneRoleAreNotThoseOfAnother(t *testing.T) {
 	r := newGranted(t)
 	for _, role := range logins {
