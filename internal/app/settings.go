@@ -121,7 +121,7 @@ func subscription(c config.Config, q outbox.Queue) broker.SubscribeConfig {
 
 // Access is what the permissions of NATS depend on.
 func Access(c config.Config) broker.Access {
-	return broker.Access{Queues: queues(c), Readers: c.NATS.Readers}
+	return broker.Access{Queues: queues(c), Readers: c.NATS.Readers, Admins: c.NATS.Admins}
 }
 
 // Subscriptions are how the consumers of all configured gateways take deliveries.

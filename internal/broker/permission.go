@@ -28,6 +28,7 @@ type User struct {
 // Access is what the permissions depend on.
 type Access struct {
 	Queues  []outbox.Queue // that polls are published to
+	Admins  []string       // people who may do everything with the streams, each with a user
 	Readers []string       // services that read the events, each with a user and a durable consumer of that name
 }
 
@@ -94,6 +95,10 @@ func Users(a Access) []User {
 		slices.Sort(u.Publish)
 		u.Publish = slices.Compact(u.Publish)
 		u.Subscribe = []string{u.InboxPrefix + ".>"}
+	}
+	for _, name := range a.Admins {
+		users = append(users, User{Name: name, Account: Account, Does: "a person who runs the servers: everything, also what deletes streams", InboxPrefix: message.InboxPrefix(name),
+			Publish: []string{">"}, Subscribe: []string{">"}})
 	}
 	return users
 }

@@ -117,6 +117,15 @@ func (v *verifier) database(d *Database) {
 	v.between("database.max_conns", d.MaxConns, 2, 1000)
 }
 
+// users looks at names that become users of the broker beside Pollux's own and others.
+func (v *verifier) users(key, whose string, names, others []string) {
+	for i, name := range names {
+		if !message.ValidUser(name) || slices.Contains(names[:i], name) || slices.Contains(others, name) {
+			v.refuse(keys(key), "%.40q; write names of %s, each once, of a-z, 0-9 and _, other than those of Pollux's own users (%s)", name, whose, strings.Join(message.Users, ", "))
+		}
+	}
+}
+
 func (v *verifier) broker(n *NATS) {
 	v.between("nats.max_outstanding", n.MaxOutstanding, 1000, 50_000)
 	v.between("nats.batch_threshold", n.BatchThreshold, 2, 1000)
@@ -126,11 +135,8 @@ func (v *verifier) broker(n *NATS) {
 	if strings.ContainsAny(n.InboxPrefix, "*> \t\r\n") || strings.HasSuffix(n.InboxPrefix, ".") {
 		v.refuse(keys("nats.inbox_prefix"), "not the beginning of a subject; write one such as _INBOX_pollux, without wildcards and blanks")
 	}
-	for i, name := range n.Readers {
-		if !message.ValidReader(name) || slices.Contains(n.Readers[:i], name) {
-			v.refuse(keys("nats.readers"), "%.40q; write names of your services, each once, of a-z, 0-9 and _, other than those of Pollux's own users (%s)", name, strings.Join(message.Users, ", "))
-		}
-	}
+	v.users("nats.readers", "your services", n.Readers, nil)
+	v.users("nats.admins", "people, other than readers", n.Admins, n.Readers)
 	if u, err := url.Parse(n.MonitorURL); n.MonitorURL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil) {
 		v.refuse(keys("nats.monitor_url"), "not a URL of the form http://host:8222")
 	}

@@ -17,10 +17,10 @@ const (
 // Users are all of them.
 var Users = []string{UserRelay, UserConsumer, UserOperator, UserReadOnly, UserMigrator}
 
-var reader = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
+var user = regexp.MustCompile(`^[a-z][a-z0-9_]{0,31}$`)
 
-// ValidReader reports whether a service that reads events may have a name: it becomes a user, a durable consumer and the name of a variable.
-func ValidReader(name string) bool { return reader.MatchString(name) && !slices.Contains(Users, name) }
+// ValidUser reports whether a service that reads events, or a person, may have a name: it becomes a user, a durable consumer and the name of a variable.
+func ValidUser(name string) bool { return user.MatchString(name) && !slices.Contains(Users, name) }
 
 // InboxPrefix is what the subjects of answers to a user begin with: it may read those, and nobody else may.
 func InboxPrefix(user string) string { return "_INBOX_pollux_" + user }
