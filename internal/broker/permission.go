@@ -116,10 +116,16 @@ func lookAround() []string {
 	return append(look(), consumerList(message.StreamDeferred), streamInfo(fleetStream), messageGet(fleetStream))
 }
 
+// AnyPoll is what a relay may publish polls to where no gateway is configured.
+var AnyPoll = message.PollSubject("*", "*")
+
 func relayMay(a Access) []string {
 	all := append(look(), consumerInfo(message.StreamPoll, "*"))
 	for _, q := range a.Queues {
 		all = append(all, message.PollSubject(q.Gateway, q.Lane))
+	}
+	if len(a.Queues) == 0 { // a relay can do without gateways in its configuration: it publishes polls of whatever the record has
+		all = append(all, AnyPoll)
 	}
 	for _, d := range streams.Definitions() {
 		all = append(all, lastGet(d), consumerList(d.Name))                 // Survey

@@ -439,6 +439,9 @@ func TestUsersFollowTheConfiguration(t *testing.T) {
 		}
 		return nil
 	}
+	if relay := of(broker.Access{}, message.UserRelay); !slices.Contains(relay, "payments.poll.*.*") || slices.Contains(of(access, message.UserRelay), "payments.poll.*.*") {
+		t.Errorf("a relay without gateways, and only that, may publish any poll: %v", relay)
+	}
 	more := access
 	more.Queues = append(slices.Clone(access.Queues), outbox.Queue{Gateway: "stripe", Lane: "high"})
 	var added []string

@@ -64,7 +64,7 @@ type Database struct {
 
 // NATS says where the broker is. At most one of credentials_file, nkey_file and user is used.
 type NATS struct {
-	URLs            []string `koanf:"urls"`                   // The servers of one cluster: `nats://host:4222`, `tls://host:4222` with TLS. Without user and password. Required by every process but migrations.
+	URLs            []string `koanf:"urls"`                   // The servers of one cluster: `nats://host:4222`, `tls://host:4222` with TLS. Without user and password. Required by every process but receivers and migrations.
 	CredentialsFile string   `koanf:"credentials_file"`       // A JWT with its seed, as nsc writes it; read again at each connection. Empty: none.
 	NKeyFile        string   `koanf:"nkey_file"`              // The seed of an nkey; read again at each connection. Empty: none.
 	User            string   `koanf:"user"`                   // A user, with the password below. Empty: none.

@@ -28,7 +28,7 @@ func TestExampleIsTaken(t *testing.T) {
 	if g, ok := c.Gateways["sim"]; !ok || g.Adapter != "httpjson" {
 		t.Errorf("gateways %v, want sim by httpjson", c.Gateways)
 	}
-	if err := CheckFile(example, nil); err != nil {
+	if err := CheckFile(example, nil, 0); err != nil {
 		t.Errorf("by itself: %v", err)
 	}
 }

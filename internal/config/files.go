@@ -24,9 +24,10 @@ const (
 
 // NamedFile is a file that the configuration names.
 type NamedFile struct {
-	Key  string // such as nats.password
-	Path string
-	Kind FileKind
+	Key    string // such as nats.password
+	Path   string
+	Kind   FileKind
+	Unused bool // what was loaded does not use it: it is another program's, and may be for that one alone to read
 }
 
 // Refused is why Load refuses the file of a secret: it is empty, or everybody may write it; empty where it does not. The error is that we may not read it, which says nothing
@@ -46,9 +47,14 @@ func (f NamedFile) Refused() (why string, err error) {
 // Files are the files that the configuration names, whether they are there or not, in the order of their keys.
 func (c Config) Files() []NamedFile {
 	var all []NamedFile
+	var skip Skip
+	if c.from != nil {
+		skip = c.from.options.Skip
+	}
 	add := func(key, path string, kind FileKind) {
 		if path != "" {
-			all = append(all, NamedFile{key, path, kind})
+			section, _, _ := strings.Cut(key, ".")
+			all = append(all, NamedFile{key, path, kind, skip&sectionSkips[section] != 0})
 		}
 	}
 	add("database.url", fileOf(c.Database.URL.shown), SecretFile)

@@ -192,7 +192,7 @@ func TestSecretsOfGatewaysAreNotReadByWhoeverDoesNotAskThem(t *testing.T) {
 	if got := problems(t, Options{File: file(t, content), Skip: SkipGateways}); got != "" {
 		t.Errorf("a relay is told: %s", got)
 	}
-	if err := CheckFile(file(t, content), nil); err != nil {
+	if err := CheckFile(file(t, content), nil, 0); err != nil {
 		t.Errorf("the file alone: %v", err)
 	}
 	if got := problems(t, Options{File: file(t, content)}); !strings.Contains(got, "/nowhere/key") || !strings.Contains(got, "/nowhere/client") {

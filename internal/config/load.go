@@ -43,33 +43,55 @@ const (
 	skipSecrets   // no file or variable that a secret is named by is read: for Check
 )
 
+// sectionSkips are what skips the secrets and certificates of a section.
+var sectionSkips = map[string]Skip{"database": SkipDatabase, "nats": SkipBroker, "gateways": SkipGateways, "webhooks": SkipWebhooks, "telemetry": SkipTelemetry}
+
 // Load reads and checks the configuration. When it is refused the error is an *Invalid with every problem. Reading never changes anything
 // and connects to nothing.
 func Load(o Options) (Config, error) {
+	c, problems, err := load(o)
+	switch {
+	case err != nil:
+		return Config{}, err
+	case len(problems) > 0:
+		return Config{}, &Invalid{Problems: problems}
+	}
+	return c, nil
+}
+
+// Diagnose is Load for who looks at a system that may be ill. Where nothing is wrong but secrets and certificates that are not there or cannot be used, it returns the configuration without them,
+// and what is wrong with them. A service refuses such a configuration at its start; one that runs has the last good ones.
+func Diagnose(o Options) (Config, []Problem, error) {
+	c, problems, err := load(o)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	if slices.ContainsFunc(problems, func(p Problem) bool { return !p.unusable }) {
+		return Config{}, nil, &Invalid{Problems: problems}
+	}
+	return c, problems, nil
+}
+
+// load reads everything, and returns it with all that is wrong.
+func load(o Options) (Config, []Problem, error) {
 	environ := o.Environ
 	if environ == nil {
 		environ = os.Environ()
 	}
 	file, content, err := readFile(o, environ)
 	if err != nil {
-		return Config{}, err
+		return Config{}, nil, err
 	}
 	w := gather(o, file, content, environ)
 	if w.broken {
-		return Config{}, &Invalid{Problems: order(w.problems)}
+		return Config{}, order(w.problems), nil
 	}
 	w.inherit()
 	c, problems, err := w.complete(o)
-	if err != nil {
-		return Config{}, err
+	if err == nil && len(problems) > 0 && file == "" && slices.ContainsFunc(problems, func(p Problem) bool { return !p.unusable }) {
+		problems = append([]Problem{nothingRead(environ)}, problems...)
 	}
-	switch {
-	case len(problems) > 0 && file == "":
-		return Config{}, &Invalid{Problems: append([]Problem{nothingRead(environ)}, problems...)}
-	case len(problems) > 0:
-		return Config{}, &Invalid{Problems: problems}
-	}
-	return c, nil
+	return c, problems, err
 }
 
 // complete makes a Config of what was written and reads the secrets; with it comes everything that is wrong.
@@ -96,9 +118,9 @@ func nothingRead(environ []string) Problem {
 }
 
 // CheckFile reads and checks a file as a service elsewhere would, together with the flags: without the environment, and without the secrets and the
-// files that are named in it. An empty name is that of the flags, or DefaultFile.
-func CheckFile(file string, flags *pflag.FlagSet) error {
-	_, err := Load(Options{File: file, Environ: []string{}, Flags: flags, Skip: skipSecrets})
+// files that are named in it, and without what is skipped. An empty name is that of the flags, or DefaultFile.
+func CheckFile(file string, flags *pflag.FlagSet, skip Skip) error {
+	_, err := Load(Options{File: file, Environ: []string{}, Flags: flags, Skip: skip | skipSecrets})
 	return err
 }
 

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"pollux/internal/certificate/certificatetest"
 )
 
 // enough is the least that Load takes.
@@ -236,20 +239,67 @@ func TestWhatACommandDoesNotUseNeedNotBeThere(t *testing.T) {
 	}
 }
 
+// A service refuses what cannot be used; who examines it goes on with the rest, and nothing else is forgiven.
+func TestADiagnosisGoesOnWithoutSecretsThatCannotBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	empty, cert, key := filepath.Join(dir, "empty"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pair, private := certificatetest.New(t).Issue("relay", -time.Minute)
+	certificatetest.Write(t, cert, pair)
+	certificatetest.Write(t, key, private)
+	o := Options{Environ: []string{}, File: file(t, "database: {url: 'file:"+empty+"'}\nnats: {urls: ['tls://h:4222'], nkey_file: "+dir+"/none, cert_file: "+cert+", key_file: "+key+"}\n"), Skip: SkipGateways | SkipWebhooks}
+	c, unusable, err := Diagnose(o)
+	if err != nil || len(c.NATS.URLs) != 1 {
+		t.Fatalf("%v, %+v", err, c.NATS)
+	}
+	var ill []string
+	for _, p := range unusable {
+		ill = append(ill, p.Key)
+	}
+	slices.Sort(ill)
+	if !slices.Equal(ill, []string{"database.url", "nats.cert_file", "nats.nkey_file"}) {
+		t.Errorf("%v", unusable)
+	}
+	if _, err := Load(o); err == nil {
+		t.Error("a service takes it")
+	}
+	for _, f := range c.Files() {
+		if f.Unused {
+			t.Errorf("%+v", f)
+		}
+	}
+	o.Set = []string{"relay.batch=0"}
+	var invalid *Invalid
+	if _, _, err := Diagnose(o); !errors.As(err, &invalid) || len(invalid.Problems) != 4 {
+		t.Errorf("%v", err)
+	}
+	o.Set, o.Skip = nil, SkipDatabase|SkipBroker|SkipGateways
+	if c, unusable, err = Diagnose(o); err != nil || len(unusable) > 0 {
+		t.Errorf("%v %v", unusable, err)
+	}
+	for _, f := range c.Files() {
+		if !f.Unused {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 func TestAFileByItselfIsCheckedWithTheFlagsAndNothingElse(t *testing.T) {
 	t.Setenv("POLLUX_RELAY__BATCH", "0")
 	name := file(t, strings.Replace(enough, "nats:\n", "nats:\n  user: pollux\n  password: file:/nowhere\n", 1))
-	if err := CheckFile(name, nil); err != nil {
+	if err := CheckFile(name, nil, 0); err != nil {
 		t.Errorf("a secret that only the service has: %v", err)
 	}
-	if err := CheckFile(name, flags(t, "--set", "relay.evry=3s")); err == nil || !strings.Contains(err.Error(), "flag --set: relay.evry: unknown key") {
+	if err := CheckFile(name, flags(t, "--set", "relay.evry=3s"), 0); err == nil || !strings.Contains(err.Error(), "flag --set: relay.evry: unknown key") {
 		t.Errorf("a flag was dropped: %v", err)
 	}
 	var invalid *Invalid
-	if err := CheckFile(file(t, enough+"nats: {password: file:/nowhere}\n"), nil); !errors.As(err, &invalid) || len(invalid.Problems) != 1 || invalid.Problems[0].Key != "nats" {
+	if err := CheckFile(file(t, enough+"nats: {password: file:/nowhere}\n"), nil, 0); !errors.As(err, &invalid) || len(invalid.Problems) != 1 || invalid.Problems[0].Key != "nats" {
 		t.Errorf("problems: %v", err)
 	}
-	if err := CheckFile(filepath.Join(t.TempDir(), "nowhere.yaml"), nil); err == nil || errors.As(err, &invalid) && invalid == nil {
+	if err := CheckFile(filepath.Join(t.TempDir(), "nowhere.yaml"), nil, 0); err == nil || errors.As(err, &invalid) && invalid == nil {
 		t.Error("a file that does not exist was checked")
 	}
 }

@@ -13,9 +13,10 @@ type Problem struct {
 	Key   string // the path of the key: "gateways.acme.workers"; empty when it is about the file
 	What  string // what is wrong and what to write instead; never a value that may be a secret
 
-	file string
-	line int    // for the order
-	id   string // of the path
+	file     string
+	line     int    // for the order
+	unusable bool   // it is a secret or a certificate that is not there or cannot be used, and nothing else
+	id       string // of the path
 }
 
 // Unit is what is renewed as one that the key belongs to: database, nats, telemetry, gateways.NAME, webhooks.gateways.NAME.

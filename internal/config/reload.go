@@ -38,9 +38,8 @@ func unitOf(p path) string {
 // units are digests of what is in the files that each unit names. What cannot be read has a digest of its own.
 func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 	texts := map[string][]byte{}
-	unused := map[string]Skip{"database": SkipDatabase, "nats": SkipBroker, "gateways": SkipGateways, "webhooks": SkipWebhooks, "telemetry": SkipTelemetry}
 	note := func(p path, file string) {
-		if file == "" || skip&(unused[p[0]]|skipSecrets) != 0 {
+		if file == "" || skip&(sectionSkips[p[0]]|skipSecrets) != 0 {
 			return
 		}
 		b, err := secret.ReadFile(file, 1<<20) // certificates too

@@ -148,7 +148,7 @@ func (v *verifier) certificates(section, ca string, f certificate.Files) {
 		if name == "ca_file" {
 			name = ca
 		}
-		v.refuse(keys(prefix+name), "%s", what)
+		v.unusable(keys(prefix+name), "%s", what)
 	}
 	if err == nil {
 		v.guarded(key(prefix+"key_file"), f.Key)
@@ -161,7 +161,7 @@ func (v *verifier) secretFile(name, file string) {
 		return
 	}
 	if _, err := secret.FromFile(file); err != nil {
-		v.refuse(keys(name), "%s", err)
+		v.unusable(keys(name), "%s", err)
 		return
 	}
 	v.guarded(key(name), file)
@@ -175,7 +175,7 @@ func (v *verifier) guarded(p path, file string) {
 	switch readable, writable, err := secret.Exposed(file); {
 	case err != nil: // that it cannot be read is said by whoever reads it
 	case writable:
-		v.refuse([]path{p}, "everybody on this machine may write the file that it names, and put in what they like: chmod o-rw %s", file)
+		v.unusable([]path{p}, "everybody on this machine may write the file that it names, and put in what they like: chmod o-rw %s", file)
 	case readable:
 		v.warnings = append(v.warnings, v.near(p).problem(p, "everybody on this machine may read the file that it names: chmod o-r %s, or in Kubernetes defaultMode: 0440", file))
 	}

@@ -54,6 +54,15 @@ func (v *verifier) refuse(keys []path, format string, a ...any) {
 	v.problems = append(v.problems, v.near(at).problem(at, format, a...))
 }
 
+// unusable says that a secret or a certificate that is named cannot be used. A service that runs goes on with the last good one.
+func (v *verifier) unusable(keys []path, format string, a ...any) {
+	before := len(v.problems)
+	v.refuse(keys, format, a...)
+	for i := before; i < len(v.problems); i++ {
+		v.problems[i].unusable = true
+	}
+}
+
 // settle says that enough was said about keys: what they contradict is no further problem.
 func (v *verifier) settle(keys ...path) {
 	for _, k := range keys {
@@ -180,7 +189,7 @@ func (v *verifier) password(name string, s *Secret) {
 		return
 	}
 	if err := s.load(); err != nil {
-		v.refuse(keys(name), "%s", err)
+		v.unusable(keys(name), "%s", err)
 	}
 	v.guarded(key(name), s.File())
 }
@@ -201,7 +210,7 @@ func (v *verifier) secrets(s *schema, p path, values map[string]any) secrets {
 		read[name] = true
 		value, err := secret.Load(name)
 		if err != nil {
-			v.refuse([]path{p}, "%s", err)
+			v.unusable([]path{p}, "%s", err)
 			v.settle(p)
 		}
 		found.values[name] = value
@@ -232,7 +241,7 @@ func (v *verifier) record(u *URL) {
 		return
 	}
 	if err := u.load(); err != nil {
-		v.refuse(keys(name), "%s", err)
+		v.unusable(keys(name), "%s", err)
 		return
 	}
 	v.guarded(key(name), u.File())
@@ -463,7 +472,11 @@ func (v *verifier) adapter(c *Config, at path, g *Gateway) {
 		if v.skips(skipSecrets) && readsFile(key) {
 			continue
 		}
-		v.refuse([]path{key}, "%s", what)
+		if readsFile(key) {
+			v.unusable([]path{key}, "%s", what)
+		} else {
+			v.refuse([]path{key}, "%s", what)
+		}
 		blamed = append(blamed, key)
 	}
 	v.settle(blamed...)

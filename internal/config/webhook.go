@@ -287,6 +287,10 @@ func (v *verifier) hook(at path, name string, h Hook) {
 		if v.skips(skipSecrets) && readsFile(where) {
 			continue
 		}
+		if readsFile(where) {
+			v.unusable([]path{where}, "%s", what)
+			continue
+		}
 		v.refuse([]path{where}, "%s", what)
 	}
 }
@@ -317,9 +321,9 @@ func (v *verifier) hookKeys(at path, scheme string, keys map[string]HookKey) {
 		switch bare := strings.TrimSpace(strings.Trim(text, "\ufeff")); {
 		case text == "" || v.skips(skipSecrets):
 		case bare != text:
-			v.refuse(where, "it begins or ends with a blank or a byte order mark, which is in no vendor's secret; write the secret alone")
+			v.unusable(where, "it begins or ends with a blank or a byte order mark, which is in no vendor's secret; write the secret alone")
 		case n < shortestKey && scheme != "paypal":
-			v.refuse(where, "%d characters; anybody could find it by trying: let the vendor make one, or choose %d characters or more at random", n, shortestKey)
+			v.unusable(where, "%d characters; anybody could find it by trying: let the vendor make one, or choose %d characters or more at random", n, shortestKey)
 		}
 		if !k.Until.IsZero() && !k.Until.After(k.From) {
 			v.refuse([]path{at.child(name, "until"), at.child(name, "from")}, "it never counts: until is not after from")

@@ -101,7 +101,7 @@ func TestWebhookSecretsAreReadWhereTheyAreUsed(t *testing.T) {
 		t.Errorf("a receiver without its keys: %s", got)
 	}
 	mustLoad(t, Options{File: name, Skip: SkipWebhooks})
-	if err := CheckFile(name, nil); err != nil {
+	if err := CheckFile(name, nil, 0); err != nil {
 		t.Errorf("a file by itself: %v", err)
 	}
 }
@@ -161,7 +161,7 @@ func TestDocumentedWebhooksAreComplete(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile("(?s)```yaml\n(webhooks:\n.*?)```").FindAllSubmatch(text, -1) {
 			found++
-			if err := CheckFile(file(t, enough+string(m[1])), nil); err != nil {
+			if err := CheckFile(file(t, enough+string(m[1])), nil, 0); err != nil {
 				t.Errorf("%s: %v\n%s", page, err, m[1])
 			}
 		}
