@@ -155,12 +155,20 @@ func judgeAckWait(consumers []Consumer, set *Settings) []opinion {
 		if !known {
 			continue
 		}
-		if longest := g.Timeout + g.MaxWait; c.AckWait <= longest {
-			found = append(found, red("a longer consumer.ack_wait, then pollux streams apply; or a shorter timeout of the gateway",
+		lease := min(set.ConsumerLease, set.RelayLease)
+		longer := "a longer consumer.ack_wait, then pollux streams apply; or a shorter timeout of the gateway"
+		shorter := "a shorter consumer.ack_wait, then pollux streams apply; or longer leases"
+		longest := g.Timeout + g.MaxWait
+		if longest < set.AckWait && set.AckWait < lease { // what is configured fits
+			longer = "pollux streams apply makes it " + set.AckWait.String() + ", as configured"
+			shorter = longer
+		}
+		if c.AckWait <= longest {
+			found = append(found, red(longer,
 				"ack_wait is %s, and a call to %s may take %s with the wait for its turn", c.AckWait, g.Name, longest).about(c.Name))
 		}
-		if lease := min(set.ConsumerLease, set.RelayLease); c.AckWait >= lease {
-			found = append(found, red("a shorter consumer.ack_wait, then pollux streams apply; or longer leases",
+		if c.AckWait >= lease {
+			found = append(found, red(shorter,
 				"ack_wait is %s, and a lease %s: the relay publishes anew what is still being worked on", c.AckWait, lease).about(c.Name))
 		}
 	}

@@ -39,6 +39,7 @@ func healthy() (*Sources, *Settings) {
 		Silence:     Know([]Silent{{Gateway: "acme", After: time.Hour, Heard: true, For: time.Minute, Waiting: true}}),
 		Chain:       Know(Chain{Rows: 3, Head: "abc…@3"}),
 		Rights:      Know(Rights{Login: "pollux_relay", Role: "relay"}),
+		Roles:       Know([]Rights{{Login: "pollux_relay", Role: "pollux_relay"}}),
 		Logins:      Know(Logins{Logins: []Login{{Name: "pollux_relay_login", Role: "pollux_relay"}}}),
 		Hub:         Know(Hub{Version: "2.12.1", Servers: 1, Peer: here}),
 		BrokerClock: Know(Clock{Offset: -3 * time.Millisecond, Within: time.Millisecond}),
@@ -125,10 +126,11 @@ var faults = []struct {
 	{"record.slots", "piles up", slot(Slot{Name: "s", Active: true, Retained: 2 << 30}), Yellow, "2048 MiB", "pg_drop_replication_slot('s')"},
 	{"record.slots", "fills the disk", slot(Slot{Name: "s", Retained: 20 << 30}), Red, "20 GiB", "pg_drop_replication_slot('s')"},
 	{"record.slots", "unread", slot(Slot{Name: "s", XIDs: 9}), Yellow, "9 transactions", "start its reader"},
-	{"record.locks", "somebody waits", waiting("psql"), Yellow, "psql has waited 1m", "pg_terminate_backend(9)"},
+	{"record.locks", "somebody waits", waiting("psql"), Yellow, "psql has waited 1m", "pg_signal_backend"},
 	{"record.locks", "the relay waits", waiting("pollux-relay"), Red, "pid 9 (pg_dump)", "pg_terminate_backend(9)"},
 	{"record.connections", "few left", func(s *Sources, _ *Settings) { s.Connections = Know(Connections{Max: 103, Reserved: 3, Used: 85}) }, Yellow, "85 of 100", "max_connections"},
 	{"record.connections", "none left", func(s *Sources, _ *Settings) { s.Connections = Know(Connections{Max: 103, Reserved: 3, Used: 99}) }, Red, "99 of 100", "max_connections"},
+	{"record.connections", "hidden", func(s *Sources, _ *Settings) { s.Connections = Know(Connections{Hidden: true}) }, Yellow, "not shown", "pg_read_all_stats"},
 	{"record.connections", "pools that just fit", func(s *Sources, _ *Settings) {
 		s.Connections = Know(Connections{Max: 33, Reserved: 3, Used: 22, Ours: map[string]int{"pollux-consumer": 10}})
 	}, Green, "22 of 30", ""},
@@ -208,8 +210,16 @@ var faults = []struct {
 		set.Gateways[0].Rate = 0
 		s.Consumers = change(s.Consumers, func(c *[]Consumer) { (*c)[0].AckPending = 10_000 })
 	}, Red, "all 10000 places are taken", "hold_budget"},
-	{"broker.ack_wait", "shorter than a call", consumer1(func(c *Consumer) { c.AckWait = 15 * time.Second }), Red, "may take 15s", "longer consumer.ack_wait"},
-	{"broker.ack_wait", "longer than a lease", consumer1(func(c *Consumer) { c.AckWait = 5 * time.Minute }), Red, "a lease 5m0s", "shorter consumer.ack_wait"},
+	{"broker.ack_wait", "shorter than a call", consumer1(func(c *Consumer) { c.AckWait = 15 * time.Second }), Red, "may take 15s", "pollux streams apply makes it 1m0s"},
+	{"broker.ack_wait", "configured shorter than a call", func(s *Sources, set *Settings) {
+		set.AckWait = 15 * time.Second
+		consumer1(func(c *Consumer) { c.AckWait = 15 * time.Second })(s, set)
+	}, Red, "may take 15s", "longer consumer.ack_wait"},
+	{"broker.ack_wait", "longer than a lease", consumer1(func(c *Consumer) { c.AckWait = 5 * time.Minute }), Red, "a lease 5m0s", "pollux streams apply makes it 1m0s"},
+	{"broker.ack_wait", "configured longer than a lease", func(s *Sources, set *Settings) {
+		set.AckWait = 5 * time.Minute
+		consumer1(func(c *Consumer) { c.AckWait = 5 * time.Minute })(s, set)
+	}, Red, "a lease 5m0s", "shorter consumer.ack_wait"},
 	{"broker.duplicates", "shorter than a second try", stream1(2, func(s *Stream) { s.DuplicateWindow = 5 * time.Second }), Red, "published again after up to 6s", "pollux streams apply"},
 	{"broker.duplicates", "shorter than the relay's lag", func(s *Sources, _ *Settings) { s.Outbox = Know(Outbox{Waiting: 1, Oldest: 3 * time.Minute, Tries: 2}) }, Yellow, "tried for 3m", "record.outbox"},
 	{"broker.max_age", "shorter than a lease", stream1(0, func(s *Stream) { s.MaxAge = time.Minute }), Yellow, "max_age is 1m0s", "pollux streams apply"},
@@ -229,6 +239,10 @@ var faults = []struct {
 	{"broker.workers", "never started", func(s *Sources, _ *Settings) { s.Consumers = Know([]Consumer{}) }, Yellow, "no consumer at the broker", "start a consumer"},
 
 	{"configuration.gateways", "none", func(_ *Sources, set *Settings) { set.Gateways = nil }, Yellow, "none", "gateways:"},
+	{"configuration.gateways", "none, and none is needed", func(_ *Sources, set *Settings) { set.Gateways, set.NoGateways = nil, true }, Green, "needs none", ""},
+	{"configuration.secrets", "an empty one", func(_ *Sources, set *Settings) {
+		set.Unusable = []Unusable{{Key: "database.url", Where: "pollux.yaml:2", Why: "secret file /u: empty"}}
+	}, Red, "database.url secret file /u: empty", "pollux.yaml:2"},
 	{"configuration.pools", "too small", func(_ *Sources, set *Settings) { set.MaxConns, set.InFlight = 4, 8 }, Yellow, "4 connections, and 9", "database.max_conns: 9"},
 	{"configuration.health", "off", func(_ *Sources, set *Settings) { set.TelemetryOff = true }, Yellow, "empty", "telemetry.listen"},
 
@@ -287,12 +301,25 @@ var faults = []struct {
 	{"security.logins", "who makes roles", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", CreateRole: true}}}), Yellow, "create roles", "alter role l nocreaterole"},
 	{"security.logins", "who makes schemas", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", Schemas: true}}}), Yellow, "make schemas", "revoke create on database"},
 	{"security.logins", "who makes tables", logins(Logins{Logins: []Login{{Name: "l", Role: "pollux_relay", Creates: []string{"shop"}}}}), Yellow, "make things in shop", "revoke create on schema shop from l"},
+	{"security.roles", "one lacks a right", func(s *Sources, _ *Settings) {
+		s.Roles = Know([]Rights{{Role: "pollux_relay", Missing: []string{"update (state) on poll_jobs"}}})
+	}, Red, "pollux_relay it lacks 1 right: update (state) on poll_jobs", "pollux migrate up"},
+	{"security.roles", "one has too many", func(s *Sources, _ *Settings) {
+		s.Roles = Know([]Rights{{Role: "pollux_tracker", Excessive: []string{"execute on audit"}}})
+	}, Yellow, "pollux_tracker it has 1 right that it does not need", "pollux migrate up"},
+	{"security.access", "too many", func(s *Sources, _ *Settings) {
+		s.Access = Know(Rights{Login: "u", Role: "relay", Excessive: []string{"publish to payments.poll.gone.high"}})
+	}, Yellow, "payments.poll.gone.high", "pollux perms print nats"},
 	{"security.access", "missing", func(s *Sources, _ *Settings) {
 		s.Access = Know(Rights{Login: "u", Role: "relay", Missing: []string{"publish payments.poll.>"}})
 	}, Red, "publish payments.poll.>", "pollux perms print nats"},
 	{"security.files", "open to all", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Mode: 0o644, Others: true}), Yellow, "nats.password has mode 0644", "chmod 600 /p"},
 	{"security.files", "in a folder of everybody", file(File{Key: "nats.password", Kind: SecretFile, Path: "/d/p", Mode: 0o600, Folder: "/d"}), Yellow, "another file in its place", "chmod o-w /d"},
 	{"security.files", "empty", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Mode: 0o600, Useless: "secret file /p: empty"}), Red, "nats.password: secret file /p: empty", "without a restart"},
+	{"security.files", "said elsewhere", func(s *Sources, set *Settings) {
+		set.Unusable = []Unusable{{Key: "nats.password"}}
+		file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Useless: "secret file /p: empty"})(s, set)
+	}, Green, "0 looked at", ""},
 	{"security.files", "not allowed to look", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Err: "permission denied"}), Unknown, "permission denied", "as the user"},
 
 	{"host.clock", "off", func(s *Sources, _ *Settings) {
@@ -303,7 +330,7 @@ var faults = []struct {
 	}, Red, "1m behind", "chronyc"},
 	{"host.clock", "not told", func(s *Sources, _ *Settings) {
 		s.BrokerClock = Ask(func(context.Context) (Clock, error) { return Clock{}, errors.New("away") })
-	}, Unknown, "away", "reachable"},
+	}, Unknown, "away", "record.reachable"},
 	{"host.files", "too few", func(s *Sources, _ *Settings) { s.Machine = Know(Machine{OpenFiles: 256}) }, Yellow, "256", "ulimit -n 1000"},
 	{"host.memory", "unknown to Go", func(s *Sources, _ *Settings) { s.Machine = Know(Machine{Memory: 1 << 30}) }, Yellow, "GOMEMLIMIT is not set", "GOMEMLIMIT=921MiB"},
 	{"host.memory", "above the container's", func(s *Sources, _ *Settings) { s.Machine = Know(Machine{Memory: 1 << 30, GoLimit: 2 << 30}) }, Yellow, "2048 MiB", "GOMEMLIMIT=921MiB"},

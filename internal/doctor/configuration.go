@@ -14,10 +14,25 @@ func setting(judge func(*Settings) []opinion) func(context.Context, *Sources, *S
 }
 
 func judgeAnyGateway(set *Settings) []opinion {
-	if len(set.Gateways) == 0 {
-		return yellow("gateways: in the configuration; docs/gateways says how", "none is configured").alone()
+	switch {
+	case len(set.Gateways) == 0 && set.NoGateways:
+		return green("this program needs none").alone()
+	case len(set.Gateways) == 0:
+		return yellow("gateways: in the configuration, as that of the consumers has it; docs/gateways says how", "none is configured: queues and consumers are compared with none").alone()
 	}
 	return green("%s", counted(len(set.Gateways), "gateway", "gateways")).alone()
+}
+
+func judgeSecrets(set *Settings) []opinion {
+	var found []opinion
+	for _, u := range set.Unusable {
+		mend := "put a good one there, mode 0600"
+		if u.Where != "" {
+			mend += ", or change what " + u.Where + " names"
+		}
+		found = append(found, red(mend+": a file is taken up without a restart; until then a running service goes on with the last good one, and none starts", "%s", u.Why).about(u.Key))
+	}
+	return all(found, "all that this program uses can be")
 }
 
 func judgePools(set *Settings) []opinion {

@@ -110,7 +110,7 @@ func unknown(err error) opinion {
 	if errors.Is(err, ErrNotOurs) {
 		return opinion{level: left}
 	}
-	mend := "make it reachable, or run pollux doctor with the login and the user of an operator: docs/permissions.md"
+	mend := "see record.reachable, record.locks and broker.reachable, and ask again when they are well"
 	if h, ok := errors.AsType[hint](err); ok && h.Hint() != "" {
 		mend = h.Hint()
 	}

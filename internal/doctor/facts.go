@@ -20,6 +20,7 @@ type Sources struct {
 	Chain       *Fact[Chain]
 	Rights      *Fact[Rights]
 	Logins      *Fact[Logins]
+	Roles       *Fact[[]Rights] // of each role of Pollux that there is
 
 	Hub         *Fact[Hub]
 	BrokerClock *Fact[Clock]
@@ -127,6 +128,7 @@ type Connections struct {
 	Reserved int // for superusers
 	Used     int
 	Ours     map[string]int // by application_name, those of Pollux
+	Hidden   bool           // the sessions of other logins are not shown to us, and should be
 }
 
 // Table is one of the tables that are written all the time.
@@ -361,7 +363,7 @@ type File struct {
 	Path    string
 	Kind    FileKind
 	Err     string // why it cannot be looked at; empty when it can
-	Missing bool   // it is not on this machine
+	Missing bool   // it is not on this machine, or it is another program's, and we may not read it
 	Mode    uint32 // permission bits
 	Others  bool   // others than its owner may read or write it
 	Folder  string // on the way to it, in which everybody may put another in its place; empty: none

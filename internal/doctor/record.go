@@ -93,7 +93,7 @@ func judgeTransactions(s Sessions, _ *Settings) []opinion {
 		if o.Age < oldTransaction {
 			continue
 		}
-		mend := fmt.Sprintf("select pg_terminate_backend(%d)", o.PID)
+		mend := terminate(o.PID)
 		if o.Kind == "walsender" {
 			mend = "end the long query on the standby, or set hot_standby_feedback = off there"
 		}
@@ -108,12 +108,20 @@ func judgeTransactions(s Sessions, _ *Settings) []opinion {
 		return unknown(ErrNotOurs).alone()
 	}
 	if s.Hidden && len(found) == 0 {
-		return yellow("grant pg_read_all_stats to this login", "transactions of other logins are not shown to this one").alone()
+		return yellow(seeAll, "transactions of other logins are not shown to this one").alone()
 	}
 	if len(s.Oldest) == 0 {
 		return green("none is open").alone()
 	}
 	return all(found, "the oldest is "+long(s.Oldest[0].Age)+" old")
+}
+
+// seeAll lets a login see the sessions of others.
+const seeAll = "grant pg_read_all_stats to this login"
+
+// terminate is how a session is ended. No role of Pollux may do that to the sessions of others.
+func terminate(pid int) string {
+	return fmt.Sprintf("select pg_terminate_backend(%d), as a login that has the role pg_signal_backend, or an administrator of the server: an operator of Pollux may not", pid)
 }
 
 func orUnnamed(s string) string { return cmp.Or(s, "unnamed") }
@@ -159,7 +167,7 @@ func judgeLocks(s Sessions, _ *Settings) []opinion {
 		if w.For < longWait {
 			continue
 		}
-		o := yellow(fmt.Sprintf("select pg_terminate_backend(%d)", w.Blocker), "%s has waited %s for a lock that pid %d (%s) has",
+		o := yellow(terminate(w.Blocker), "%s has waited %s for a lock that pid %d (%s) has",
 			orUnnamed(w.Application), long(w.For), w.Blocker, orUnnamed(w.BlockedBy)).about(fmt.Sprintf("pid %d", w.PID))
 		if w.Blocker == 0 {
 			o.mend = "select * from pg_locks where not granted"
@@ -176,6 +184,9 @@ func judgeLocks(s Sessions, _ *Settings) []opinion {
 const fewLeft = 0.8
 
 func judgeConnections(c Connections, set *Settings) []opinion {
+	if c.Hidden {
+		return yellow(seeAll, "sessions of other logins are not shown to this one").alone()
+	}
 	free := c.Max - c.Reserved
 	const mend = "raise max_connections, lower database.max_conns, or put a pooler between that keeps a session for each client"
 	ours := 0

@@ -105,21 +105,46 @@ func judgeSuperuser(s Server, _ *Settings) []opinion {
 }
 
 func judgeRights(r Rights, _ *Settings) []opinion {
-	var found []opinion
+	return r.judge("a login with the role of "+r.Role+" alone", "pollux migrate up grants the roles theirs; is this the login of "+r.Role+"? See --as",
+		"pollux migrate up takes from the roles what is not theirs; what this login has besides is to be revoked from it, or from whatever role gives it")
+}
+
+func judgeAccess(r Rights, _ *Settings) []opinion {
+	const printed = "pollux perms print nats, and have the server reload what it prints"
+	return r.judge("a user for each program: "+printed, printed+"; is this the user of "+r.Role+"? See --as", printed+"; or take them from the user by hand")
+}
+
+// judge says what a login or a user has too much and lacks; of the mends the first is that of one who may do everything.
+func (r Rights) judge(own, missing, excess string) []opinion {
+	const page = ": docs/permissions.md"
 	if r.Everything != "" {
-		return yellow("a login, or a user, of "+r.Role+": docs/permissions.md", "%s may do everything: %s", r.Login, r.Everything).alone()
+		return yellow(own+page, "%s may do everything: %s", r.Login, r.Everything).alone()
 	}
+	var found []opinion
 	if n := len(r.Missing); n > 0 {
-		found = append(found, red("pollux migrate up grants the roles theirs, pollux perms print nats has the users'; is this the login of "+r.Role+"? See --as and docs/permissions.md", "%s lacks %s of %s: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Missing)))
+		found = append(found, red(missing+page, "%s lacks %s of %s: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Missing)))
 	}
 	if n := len(r.Excessive); n > 0 {
-		mend := "revoke them, or use the login of the role: docs/permissions.md"
+		mend := excess + page
 		if len(r.Revoke) > 0 {
 			mend = "everybody has " + counted(len(r.Revoke), "right", "rights") + " too many: pollux migrate up takes them away, or the owner of the schema says: " + joined(r.Revoke, "; ")
 		}
 		found = append(found, yellow(mend, "%s has %s that %s does not need: %s", r.Login, counted(n, "right", "rights"), r.Role, some(r.Excessive)))
 	}
 	return all(found, fmt.Sprintf("%s has those of %s", r.Login, r.Role))
+}
+
+func judgeRoles(roles []Rights, _ *Settings) []opinion {
+	var found []opinion
+	for _, r := range roles {
+		if n := len(r.Missing); n > 0 {
+			found = append(found, red("pollux migrate up", "it lacks %s: %s", counted(n, "right", "rights"), some(r.Missing)).about(r.Role))
+		}
+		if n := len(r.Excessive); n > 0 {
+			found = append(found, yellow("pollux migrate up", "it has %s that it does not need: %s", counted(n, "right", "rights"), some(r.Excessive)).about(r.Role))
+		}
+	}
+	return all(found, counted(len(roles), "role has", "roles have")+" what they need, and no more")
 }
 
 func judgeLogins(l Logins, _ *Settings) []opinion {
@@ -162,12 +187,12 @@ func joined(list []string, by string) string {
 	return fmt.Sprintf("%s%sand %d more", strings.Join(list[:few], by), by, len(list)-few)
 }
 
-func judgeFiles(files []File, _ *Settings) []opinion {
+func judgeFiles(files []File, set *Settings) []opinion {
 	var found []opinion
 	looked, elsewhere := 0, 0
 	for _, f := range files {
 		switch {
-		case f.Kind == CertificateFile:
+		case f.Kind == CertificateFile, set.unusable(f.Key): // checks of their own
 		case f.Missing:
 			elsewhere++
 		case f.Err != "" && f.Kind != CredentialsFile:
@@ -186,7 +211,7 @@ func judgeFiles(files []File, _ *Settings) []opinion {
 	}
 	well := fmt.Sprintf("%d looked at", looked)
 	if elsewhere > 0 {
-		well += fmt.Sprintf(", %d are not on this machine", elsewhere)
+		well += fmt.Sprintf(", %d not: they are other programs', or not on this machine", elsewhere)
 	}
 	return all(found, well)
 }

@@ -1,6 +1,9 @@
 package doctor
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Settings are what the configuration says, as far as checks need it.
 type Settings struct {
@@ -19,6 +22,8 @@ type Settings struct {
 	Receiver       bool // notifications are received
 	Keys           []Key
 	TelemetryOff   bool
+	NoGateways     bool // the program needs none in its configuration
+	Unusable       []Unusable
 	Now            time.Time // of this machine, for what expires
 }
 
@@ -39,6 +44,18 @@ type Gateway struct {
 type Key struct {
 	Gateway, Account, Name string
 	Until                  time.Time // zero: no end
+}
+
+// Unusable is a secret or a certificate that the configuration names and that cannot be used.
+type Unusable struct {
+	Key   string // that names it
+	Where string // the key was written: file and line, or variable
+	Why   string
+}
+
+// unusable reports whether what a key names cannot be used.
+func (s *Settings) unusable(key string) bool {
+	return slices.ContainsFunc(s.Unusable, func(u Unusable) bool { return u.Key == key })
 }
 
 // gateway returns the gateway of a name.

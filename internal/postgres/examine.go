@@ -127,16 +127,26 @@ func (e *Examiner) Schema(ctx context.Context) (doctor.Schema, error) {
 	return s, err
 }
 
+// hidden reports whether the sessions of other logins are not shown to this one. The error is doctor.ErrNotOurs where that is as it should be.
+func (e *Examiner) hidden(ctx context.Context) (bool, error) {
+	var hidden bool
+	err := e.pool.QueryRow(ctx, `select not pg_has_role(current_user, 'pg_read_all_stats', 'usage')`).Scan(&hidden)
+	if role := e.opts.Role; err == nil && hidden && role != "" && !role.watches() {
+		return false, fmt.Errorf("%w: %s does not see the sessions of others", doctor.ErrNotOurs, role)
+	}
+	return hidden, err
+}
+
 // Sessions tells what holds vacuum back, and who waits for whom.
 func (e *Examiner) Sessions(ctx context.Context) (s doctor.Sessions, err error) {
-	err = e.pool.QueryRow(ctx, `
-		select not pg_has_role(current_user, 'pg_read_all_stats', 'usage'),
-		  (select count(*) from pg_stat_activity where datname = current_database() and application_name = 'pollux-relay')`).Scan(&s.Hidden, &s.Relays)
+	if s.Hidden, err = e.hidden(ctx); errors.Is(err, doctor.ErrNotOurs) {
+		s.Private, err = true, nil
+	}
+	if err == nil {
+		err = e.pool.QueryRow(ctx, `select count(*) from pg_stat_activity where datname = current_database() and application_name = 'pollux-relay'`).Scan(&s.Relays)
+	}
 	if err != nil {
 		return s, describe("looking at sessions", err)
-	}
-	if role := e.opts.Role; s.Hidden && role != "" && !role.watches() {
-		s.Hidden, s.Private = false, true
 	}
 	if s.Oldest, err = collect(ctx, e.pool, `
 		select pid, coalesce(usename, ''), coalesce(application_name, ''), coalesce(state, ''), backend_type, extract(epoch from clock_timestamp() - xact_start)::float8
@@ -205,6 +215,9 @@ func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, scan pg
 
 // Connections tells how many connections there are and may be.
 func (e *Examiner) Connections(ctx context.Context) (c doctor.Connections, err error) {
+	if c.Hidden, err = e.hidden(ctx); err != nil || c.Hidden {
+		return c, describe("counting connections", err)
+	}
 	err = e.pool.QueryRow(ctx, `
 		select current_setting('max_connections')::int,
 		  current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0),
