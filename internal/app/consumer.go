@@ -29,7 +29,7 @@ func ConsumerCommand() *cobra.Command {
 		Short: "Polls gateways about pending payments and records what they say",
 		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipWebhooks})
+			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: Unused(message.UserConsumer)})
 			if err != nil {
 				return err
 			}

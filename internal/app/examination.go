@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,8 +26,9 @@ type Patient struct {
 	Sources  doctor.Sources
 	Settings doctor.Settings
 
-	pool *pgxpool.Pool
-	conn *doctor.Fact[*broker.Conn]
+	pool   *pgxpool.Pool // nil: noPool says why
+	noPool error
+	conn   *doctor.Fact[*broker.Conn]
 }
 
 // examinerConns is how many facts of the record are asked for at once.
@@ -37,13 +40,21 @@ var Programs = []string{message.UserOperator, message.UserReadOnly, message.User
 // programWebhook needs no broker, and has no user there: what is asked of the broker is left to an operator.
 const programWebhook = "webhook"
 
-// NewPatient returns the system of a configuration, whose login and user are those of a program. The caller ends it with Close.
-func NewPatient(c config.Config, program string) (*Patient, error) {
+// NewPatient returns the system of a configuration, whose login and user are those of a program, and of which some secrets and certificates may be unusable. The caller ends it with Close.
+func NewPatient(c config.Config, program string, unusable ...config.Problem) (*Patient, error) {
+	p := &Patient{Settings: doctorSettings(c)}
+	p.Settings.NoGateways = Unused(program)&config.SkipGateways != 0 && program != message.UserOperator && program != message.UserReadOnly
+	for _, u := range unusable {
+		p.Settings.Unusable = append(p.Settings.Unusable, doctor.Unusable{Key: u.Key, Where: u.Where, Why: u.What})
+	}
 	pool, err := postgres.Open(postgres.Options{URL: c.Database.Access(), MaxConns: examinerConns, Name: "pollux-doctor"})
-	if err != nil {
+	if err != nil && len(unusable) == 0 {
 		return nil, err
 	}
-	p := &Patient{Settings: doctorSettings(c), pool: pool}
+	if c.Database.URL.Reveal() == "" {
+		err = errNoURL
+	}
+	p.pool, p.noPool = pool, err
 	p.askRecord(postgres.NewExaminer(pool, examineOptions(c, program)), roleOf(program))
 	p.askBroker(c, program)
 	p.askHere(c)
@@ -52,7 +63,9 @@ func NewPatient(c config.Config, program string) (*Patient, error) {
 
 // Close ends what was opened.
 func (p *Patient) Close() {
-	p.pool.Close()
+	if p.pool != nil {
+		p.pool.Close()
+	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if conn, err := p.conn.Get(ended); err == nil { // nobody dials any more
@@ -80,6 +93,9 @@ func through[S, T any](g gate[S], ask func(S, context.Context) (T, error)) *doct
 	})
 }
 
+// errNoURL is why no database can be reached.
+var errNoURL = errors.New("the secret of database.url cannot be used: see configuration.secrets")
+
 // errNoSchema is why nothing of the record can be looked at.
 var errNoSchema = errors.New("there is no schema pollux")
 
@@ -87,6 +103,9 @@ func (p *Patient) askRecord(examiner *postgres.Examiner, role postgres.Role) {
 	s := &p.Sources
 	reached := gate[*postgres.Examiner]{beyond: role.Beyond}
 	reached.Fact = doctor.Ask(func(ctx context.Context) (*postgres.Examiner, error) {
+		if p.noPool != nil {
+			return nil, p.noPool
+		}
 		if err := p.pool.Ping(ctx); err != nil {
 			return nil, fmt.Errorf("reaching the database: %w", err)
 		}
@@ -118,6 +137,7 @@ func (p *Patient) askRecord(examiner *postgres.Examiner, role postgres.Role) {
 	s.Chain = through(there, (*postgres.Examiner).Chain)
 	s.Rights = through(there, (*postgres.Examiner).Rights)
 	s.Logins = through(there, (*postgres.Examiner).Logins)
+	s.Roles = through(there, (*postgres.Examiner).Roles)
 }
 
 // dialTimeout is for NATS to be reached: below the time of a fact, so that the error is the server's and not the clock's.
@@ -127,8 +147,11 @@ func (p *Patient) askBroker(c config.Config, program string) {
 	s := &p.Sources
 	user := userOf(c, program)
 	p.conn = doctor.Ask(func(ctx context.Context) (*broker.Conn, error) {
-		if user.Name == "" {
+		switch {
+		case user.Name == "":
 			return nil, fmt.Errorf("%w: %s has no user at the broker", doctor.ErrNotOurs, program)
+		case len(c.NATS.URLs) == 0: // see Diagnose: nobody but a migrator does without
+			return nil, fmt.Errorf("%w: the configuration names no broker", doctor.ErrNotOurs)
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no connection within %s", dialTimeout))
 		defer cancel()
@@ -153,7 +176,7 @@ func (p *Patient) askBroker(c config.Config, program string) {
 	})
 	s.Fleet = through(at, readFleet)
 	s.Access = through(at, func(conn *broker.Conn, ctx context.Context) (doctor.Rights, error) {
-		return accessOf(ctx, conn, c, program)
+		return accessOf(ctx, conn, c, program, s.Queues)
 	})
 	s.Disk = doctor.Ask(func(ctx context.Context) (doctor.Disk, error) { return broker.ReadDisk(ctx, c.NATS.MonitorURL) })
 }
@@ -179,14 +202,32 @@ func visibleReaders(c config.Config, program string) []string {
 	return c.NATS.Readers
 }
 
-// accessOf compares what our user of NATS may do with what a program needs.
-func accessOf(ctx context.Context, conn *broker.Conn, c config.Config, program string) (doctor.Rights, error) {
+// accessOf compares what our user of NATS may do with what a program needs. A relay without gateways may publish polls of any, and has to publish those of the queues that the record has.
+func accessOf(ctx context.Context, conn *broker.Conn, c config.Config, program string, recorded *doctor.Fact[[]doctor.Queue]) (doctor.Rights, error) {
 	h, err := conn.Rights(ctx, userOf(c, program))
+	if err == nil && program == message.UserRelay && len(c.Gateways) == 0 {
+		h.Missing, err = missingPolls(ctx, conn, h.Missing, recorded)
+	}
 	r := doctor.Rights{Login: cmp.Or(h.User, "nobody"), Role: program, Missing: h.Missing, Excessive: h.Excess}
 	if h.Everything {
 		r.Everything = "the server has no permissions for it"
 	}
 	return r, err
+}
+
+// missingPolls are the rights that a relay lacks which may publish polls of any queue: in their place those of the queues that the record has.
+func missingPolls(ctx context.Context, conn *broker.Conn, missing []string, recorded *doctor.Fact[[]doctor.Queue]) ([]string, error) {
+	queues, err := recorded.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var need broker.User
+	for _, q := range queues {
+		need.Publish = append(need.Publish, message.PollSubject(q.Gateway, q.Lane))
+	}
+	polls, err := conn.Rights(ctx, need)
+	missing = slices.DeleteFunc(missing, func(right string) bool { return strings.HasSuffix(right, " "+broker.AnyPoll) })
+	return append(missing, polls.Missing...), err
 }
 
 // freshComplaint is how long a gateway's complaint counts here: by default its rate has risen again by then.

@@ -30,7 +30,7 @@ const openToOthers fs.FileMode = 0o027
 func lookAt(n config.NamedFile) doctor.File {
 	f := doctor.File{Key: n.Key, Path: n.Path, Kind: fileKind(n.Kind)}
 	st, err := os.Stat(n.Path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || n.Unused && !readable(n.Path) {
 		f.Missing = true
 		return f
 	}
@@ -52,6 +52,15 @@ func lookAt(n config.NamedFile) doctor.File {
 		f.Err = err.Error()
 	}
 	return f
+}
+
+func readable(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
 }
 
 func fileKind(k config.FileKind) doctor.FileKind {

@@ -25,7 +25,7 @@ func RelayCommand() *cobra.Command {
 		Short: "Publishes due polls and events from PostgreSQL to JetStream",
 		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipGateways | config.SkipWebhooks})
+			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: Unused(message.UserRelay)})
 			if err != nil {
 				return err
 			}

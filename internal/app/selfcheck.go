@@ -30,6 +30,7 @@ func (p *Process) selfCheck(ctx context.Context, c config.Config, program string
 		Clock:   doctor.Ask(examiner.Clock),
 		Schema:  doctor.Ask(examiner.Schema),
 		Rights:  doctor.Ask(examiner.Rights),
+		Queues:  doctor.Ask(examiner.Queues),
 		Logins:  doctor.Ask(examiner.Self),
 		Machine: doctor.Ask(func(context.Context) (doctor.Machine, error) { return thisMachine(), nil }),
 	}
@@ -38,7 +39,7 @@ func (p *Process) selfCheck(ctx context.Context, c config.Config, program string
 		s.BrokerClock = doctor.Ask(conn.Clock)
 		s.Streams = doctor.Ask(conn.Streams)
 		s.Consumers = doctor.Ask(conn.Consumers)
-		s.Access = doctor.Ask(func(ctx context.Context) (doctor.Rights, error) { return accessOf(ctx, conn, c, program) })
+		s.Access = doctor.Ask(func(ctx context.Context) (doctor.Rights, error) { return accessOf(ctx, conn, c, program, s.Queues) })
 	}
 	set := doctorSettings(c)
 	found := doctor.AtStart(ctx, &s, &set)

@@ -161,7 +161,18 @@ func TestFilesThatTheConfigurationNames(t *testing.T) {
 		{Key: "g", Path: write("empty.key", "\n", 0o600), Kind: config.SecretFile},
 		{Key: "h", Path: write("everybody's", "x", 0o666), Kind: config.SecretFile},
 		{Key: "i", Path: write("shared/key", "x", 0o600), Kind: config.SecretFile},
+		{Key: "j", Path: filepath.Join(certs, "beyond"), Kind: config.SecretFile, Unused: true},
+		{Key: "k", Path: filepath.Join(certs, "beyond"), Kind: config.CertificateFile, Unused: true},
+		{Key: "l", Path: filepath.Join(certs, "beyond"), Kind: config.SecretFile},
 	})
+	for _, other := range looked[9:11] { // what another program alone may read is as if it were elsewhere
+		if !other.Missing || other.Err != "" || len(other.Certs) > 0 {
+			t.Errorf("%+v", other)
+		}
+	}
+	if looked[11].Missing || looked[11].Err == "" {
+		t.Errorf("%+v", looked[11])
+	}
 	if looked[0].Folder != "" || looked[8].Folder != shared {
 		t.Errorf("%+v, %+v", looked[0], looked[8])
 	}

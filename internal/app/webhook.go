@@ -27,7 +27,7 @@ func WebhookCommand() *cobra.Command {
 		Short: "Receives gateways' notifications, verifies them and applies what they say",
 		Args:  NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: config.SkipBroker | config.SkipGateways})
+			cfg, err := Load(config.Options{Flags: cmd.Flags(), Skip: Unused(programWebhook)})
 			if err != nil {
 				return err
 			}

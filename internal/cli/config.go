@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -39,10 +40,11 @@ func configCommand() *cobra.Command {
 
 func configCheck() *cobra.Command {
 	var fileOnly bool
+	var as string
 	cmd := &cobra.Command{
 		Use: "check [FILE]", Short: "Says everything that is wrong with a configuration; exit code 2 when something is",
 		Long: `check reads the file, the environment and the flags as a service here would, and says everything that is wrong at once, with lines. The secrets
-that are named must be there. The file is FILE, or that of --config, or $POLLUX_CONFIG, or pollux.yaml.
+that are named must be there. With --as PROGRAM it checks only what that program uses, as a configuration of its own needs it. The file is FILE, or that of --config, or $POLLUX_CONFIG, or pollux.yaml.
 
 With --file-only it looks neither at the environment nor at the secrets and files that are named: for a file of another machine. Nothing is
 connected to either way.`,
@@ -60,13 +62,19 @@ connected to either way.`,
 			if len(args) == 1 {
 				file = args[0]
 			}
-			if fileOnly {
-				return report(cmd, file, elsewhere, nil, app.NotTried(config.CheckFile(file, cmd.Flags())))
+			if as != "" {
+				if err := isProgram(as); err != nil {
+					return err
+				}
 			}
-			cfg, err := app.Load(config.Options{File: file, Flags: cmd.Flags()})
+			if fileOnly {
+				return report(cmd, file, elsewhere, nil, app.CheckFile(file, cmd.Flags(), as))
+			}
+			cfg, err := app.LoadAs(config.Options{File: file, Flags: cmd.Flags()}, as)
 			return report(cmd, file, unconnected, cfg.Warnings(), err)
 		},
 	}
+	cmd.Flags().StringVar(&as, "as", "", "only what this program uses: one of "+strings.Join(app.Programs, ", ")+"; all of it without")
 	cmd.Flags().BoolVar(&fileOnly, "file-only", false, "do not look at the environment and at the secrets and files that are named: for a file of another machine")
 	return cmd
 }

@@ -41,8 +41,8 @@ the configuration is wrong. The page docs/doctor.md lists all checks.`,
 			if timeout < time.Second {
 				return app.Usage("--timeout %s: at least 1s", config.FormatDuration(timeout))
 			}
-			if !slices.Contains(app.Programs, as) {
-				return app.Usage("--as %q: one of %s", as, strings.Join(app.Programs, ", "))
+			if err := isProgram(as); err != nil {
+				return err
 			}
 			report, err := examination(cmd, as, timeout, areas)
 			if err != nil {
@@ -55,10 +55,18 @@ the configuration is wrong. The page docs/doctor.md lists all checks.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&only, "only", nil, "only these areas, of "+strings.Join(texts(doctor.Areas), ", "))
-	cmd.Flags().StringVar(&as, "as", as, "whose login and user the configuration has, and whose rights they are held against: "+strings.Join(app.Programs, ", "))
+	cmd.Flags().StringVar(&as, "as", as, "whose configuration it is, with the login and the user whose rights are held against those that it needs: "+strings.Join(app.Programs, ", "))
 	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 3 when something is yellow")
 	config.AddDuration(cmd.Flags(), &timeout, "timeout", 20*time.Second, "for all of it; what has no answer by then is unknown")
 	return cmd
+}
+
+// isProgram refuses a value of --as that is no program.
+func isProgram(as string) error {
+	if slices.Contains(app.Programs, as) {
+		return nil
+	}
+	return app.Usage("--as %q: one of %s", as, strings.Join(app.Programs, ", "))
 }
 
 func areasOf(names []string) ([]doctor.Area, error) {
@@ -81,11 +89,11 @@ func texts[T ~string](list []T) []string {
 }
 
 func examination(cmd *cobra.Command, as string, timeout time.Duration, areas []doctor.Area) (doctor.Report, error) {
-	cfg, err := load(cmd, 0)
+	cfg, unusable, err := app.Diagnose(config.Options{Flags: cmd.Flags()}, as)
 	if err != nil {
 		return doctor.Report{}, err
 	}
-	patient, err := app.NewPatient(cfg, as)
+	patient, err := app.NewPatient(cfg, as, unusable...)
 	if err != nil {
 		return doctor.Report{}, err
 	}
