@@ -509,7 +509,7 @@ func (e *Examiner) Letters(ctx context.Context) (l doctor.Letters, err error) {
 		Minor    int64
 	}
 	sums, err := collect(ctx, e.pool, `
-		select currency, sum(amount_minor)::bigint
+		select currency, least(sum(amount_minor), 9223372036854775807)::bigint
 		from pollux.dead_letters
 		where state = 'open'
 		  and amount_minor is not null

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"crypto/rand"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -392,6 +393,15 @@ func TestTheDoctorFindsAServerThatForgets(t *testing.T) {
 		if f.Area == doctor.Record && f.Level != doctor.Unknown && f.Level != doctor.Red {
 			t.Errorf("of a server that is away: %s %+v", id, f)
 		}
+	}
+}
+
+func TestTheDoctorAddsUpMoreThanThereIs(t *testing.T) {
+	r := newRecord(t)
+	r.exec(t, `insert into pollux.dead_letters (gateway, reason, subject, body, amount_minor, currency) select 'sim', 'undecodable', 's' || g, 'b', 9223372036854775807, 'EUR' from generate_series(1, 2) g`)
+	letters, err := NewExaminer(r.pool, ExamineOptions{}).Letters(t.Context())
+	if err != nil || letters.Money["EUR"] != math.MaxInt64 {
+		t.Errorf("%v, %+v", err, letters)
 	}
 }
 

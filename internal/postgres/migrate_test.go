@@ -159,7 +159,7 @@ func silent(step string) bool {
 }
 
 // firstRelease is the last step of the first release.
-const firstRelease = 9
+const firstRelease = 10
 
 func TestAMigrationGivesUpWaitingForATableThatOthersUse(t *testing.T) {
 	ctx, url := t.Context(), pgtest.New(t, migrate)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"pollux/internal/audit"
 	"pollux/internal/consumer"
@@ -21,7 +22,6 @@ import (
 	"pollux/internal/redelivery"
 )
 
-// order is a replay of letters at once, without trying a few first.
 // Whoever writes SQL by hand goes the way of the command.
 func TestAReplayIsPlannedAndThenFrozen(t *testing.T) {
 	r := newGranted(t)
@@ -77,6 +77,38 @@ func TestAReplayIsPlannedAndThenFrozen(t *testing.T) {
 	}
 }
 
+// Whoever adds a letter while the replay is turned waits, or has the other wait: none is in it that the second person could not see.
+func TestNoLetterComesToAReplayWhileItIsTurned(t *testing.T) {
+	r := newGranted(t)
+	ada := r.login(t, RoleOperator)
+	letter := query[int64](t, r, `insert into pollux.dead_letters (gateway, reason, subject, body) values ('sim', 'undecodable', 's', 'b') returning id`)
+	id := query[int64](t, ada, `insert into pollux.replays (request_id, selection, reason, created_by) values ('x', 's', 'w', 'ada') returning id`)
+	adding, err := ada.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adding.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := adding.Exec(t.Context(), `insert into pollux.replay_items (replay_id, ord, letter_id) values ($1, 1, $2)`, id, letter); err != nil {
+		t.Fatal(err)
+	}
+	const turn = `update pollux.replays set state = 'awaiting_approval' where id = $1`
+	err = pgx.BeginFunc(t.Context(), ada.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `set local lock_timeout = '50ms'`); err != nil {
+			return err
+		}
+		_, err := tx.Exec(t.Context(), turn, id)
+		return err
+	})
+	if pgCode(err) != "55P03" {
+		t.Errorf("it is turned beside an open choice: %v", err)
+	}
+	if err := adding.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ada.exec(t, turn, id)
+}
+
+// order is a replay of letters at once, without trying a few first.
 func order(ids ...int64) deadletter.Order {
 	return deadletter.Order{RequestID: uuid.NewString(), Selection: deadletter.Selection{IDs: ids}, Rate: deadletter.Rate{PerSecond: deadletter.MaxRate}, NoCanary: true,
 		Priority: deadletter.ByAge}

@@ -358,6 +358,21 @@ func TestALoginThatMayNotMakeRolesMigratesAndGrants(t *testing.T) {
 	}
 }
 
+func TestAPaymentServiceTracksAlsoOnTheStepBeforeTheWayInHadItsOwnersRights(t *testing.T) {
+	r := newGranted(t)
+	shop := r.login(t, RoleTracker)
+	for step := (Migration{}); step.Version != 10; {
+		var err error
+		if step, err = MigrateDown(t.Context(), r.url); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const track = `select pollux.track_payment('sim', 'p', 1, 'EUR')`
+	if id, again := query[int64](t, shop, track), query[int64](t, shop, track); id != again {
+		t.Errorf("%d, %d", id, again)
+	}
+}
+
 // forbidden are acts, and who may do them. The rest is refused.
 var forbidden = []struct {
 	sql string

@@ -169,21 +169,19 @@ create trigger replay_approved before update on pollux.replays
   for each row when (old.state <> 'awaiting_approval' and (old.approved_by, old.approved_at) is distinct from (new.approved_by, new.approved_at))
   execute function pollux.stays('a replay is approved while it waits for that', 'replays_approval');
 
+-- Whoever turns the replay meanwhile waits for whoever chooses, and the other way round.
 -- +goose StatementBegin
 create function pollux.replay_chosen() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
   replay bigint;
 begin
-  select c.replay_id
-  into replay
-  from (select distinct i.replay_id from inserted i) c
-  left join pollux.replays r on r.id = c.replay_id
-  where r.state is distinct from 'planned'
-  limit 1;
-  if found then
-    raise exception 'replay % is not being planned: no letter comes to it', replay using errcode = 'check_violation', constraint = 'replay_items_frozen',
-      hint = 'pollux dlq replay makes another';
-  end if;
+  for replay in select distinct i.replay_id from inserted i loop
+    perform from pollux.replays r where r.id = replay and r.state = 'planned' for share;
+    if not found then
+      raise exception 'replay % is not being planned: no letter comes to it', replay using errcode = 'check_violation', constraint = 'replay_items_frozen',
+        hint = 'pollux dlq replay makes another';
+    end if;
+  end loop;
   return null;
 end $$;
 -- +goose StatementEnd

@@ -81,6 +81,19 @@ alter function pollux.truncated reset search_path;
 alter function pollux.webhook_contradicts reset search_path;
 alter function pollux.webhook_waits reset search_path;
 
+-- Who tracks needs the rights on the tables again, which the build before gives with its own migrate up only.
+-- +goose StatementBegin
+do $$
+declare
+  role name;
+begin
+  for role in select rolname from pg_roles where rolname in ('pollux_tracker', 'pollux_operator') loop
+    execute format('grant select (id, gateway, account, reference, amount_minor, currency),
+      insert (gateway, account, reference, merchant_reference, class, lane, amount_minor, currency, poll_after, expires_at, metadata, traceparent) on pollux.payments to %I', role);
+    execute format('grant insert (payment_id, gateway, lane, next_poll_at) on pollux.poll_jobs to %I', role);
+  end loop;
+end $$;
+-- +goose StatementEnd
 alter function pollux.track_payment security invoker reset search_path;
 alter function pollux.track_payments security invoker reset search_path;
 grant execute on function pollux.track_payment, pollux.track_payments, pollux.payment_fault, pollux.first_poll, pollux.incoming,
