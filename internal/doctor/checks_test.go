@@ -137,6 +137,9 @@ var faults = []struct {
 	{"record.connections", "pools that do not fit", func(s *Sources, _ *Settings) {
 		s.Connections = Know(Connections{Max: 33, Reserved: 3, Used: 23, Ours: map[string]int{"pollux-consumer": 10}})
 	}, Yellow, "may need 18 connections, and others leave 17 of 30", "max_conns"},
+	{"record.connections", "none left, and pools that do not fit", func(s *Sources, _ *Settings) {
+		s.Connections = Know(Connections{Max: 33, Reserved: 3, Used: 29, Ours: map[string]int{"pollux-consumer": 10}})
+	}, Red, "29 of 30", "max_conns"},
 	{"record.bloat", "bloated", func(s *Sources, _ *Settings) {
 		s.Tables = Know([]Table{{Name: "poll_jobs", Live: 100_000, Dead: 60_000}})
 	}, Yellow, "60000 dead rows", "vacuum (analyze) pollux.poll_jobs"},

@@ -194,12 +194,12 @@ func judgeConnections(c Connections, set *Settings) []opinion {
 		ours += n
 	}
 	room := free - (c.Used - ours) // that others leave
-	if need := needed(c, set); need > room {
-		return yellow(mend, "the pools of the processes that are connected may need %d connections, and others leave %d of %d", need, room, free).alone()
-	}
-	switch used := float64(c.Used) / float64(max(free, 1)); {
+	used, need := float64(c.Used)/float64(max(free, 1)), needed(c, set)
+	switch {
 	case used >= 0.95:
 		return red(mend, "%d of %d are used", c.Used, free).alone()
+	case need > room:
+		return yellow(mend, "the pools of the processes that are connected may need %d connections, and others leave %d of %d", need, room, free).alone()
 	case used >= fewLeft:
 		return yellow(mend, "%d of %d are used", c.Used, free).alone()
 	}
