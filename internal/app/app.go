@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"pollux/internal/outage"
 	"pollux/internal/terminal"
 )
 
@@ -85,11 +86,10 @@ func complain(ctx context.Context, w io.Writer, cmd *cobra.Command, err error) {
 		text += " (" + cause.Error() + ")"
 	}
 	fmt.Fprintf(w, "%s: %s\n", cmd.Root().Name(), terminal.Lines(text))
-	var hint *hinted
 	var wrong *refused
-	switch {
-	case errors.As(err, &hint):
-		fmt.Fprintf(w, "hint: %s\n", terminal.Lines(hint.hint))
+	switch hint := outage.Hint(err); {
+	case hint != "":
+		fmt.Fprintf(w, "hint: %s\n", terminal.Lines(hint))
 	case errors.As(err, &wrong) && wrong.commandLine:
 		fmt.Fprintf(w, "hint: %s --help says how it is used\n", cmd.CommandPath())
 	}

@@ -106,8 +106,8 @@ func (p *Patient) askRecord(examiner *postgres.Examiner, role postgres.Role) {
 		if p.noPool != nil {
 			return nil, p.noPool
 		}
-		if err := p.pool.Ping(ctx); err != nil {
-			return nil, fmt.Errorf("reaching the database: %w", err)
+		if err := postgres.Reach(ctx, p.pool); err != nil {
+			return nil, err
 		}
 		return examiner, nil
 	})

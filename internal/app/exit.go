@@ -70,6 +70,9 @@ type hinted struct {
 
 func (e *hinted) Unwrap() error { return e.error }
 
+// Hint says what to do about it.
+func (e *hinted) Hint() string { return e.hint }
+
 // Hint adds to an error what to do about it. Hint of nil is nil.
 func Hint(err error, format string, a ...any) error {
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"pollux/internal/certificate"
 	"pollux/internal/config"
 	"pollux/internal/message"
+	"pollux/internal/outage"
 	"pollux/internal/telemetry"
 )
 
@@ -52,8 +53,8 @@ func serveIn(ctx context.Context, cfg config.Config, name string, process func(*
 	done()
 	if err = errors.Join(err, g.Wait()); err != nil {
 		attrs := []any{"error", err}
-		if hint, ok := errors.AsType[*hinted](err); ok {
-			attrs = append(attrs, "hint", hint.hint)
+		if hint := outage.Hint(err); hint != "" {
+			attrs = append(attrs, "hint", hint)
 		}
 		tel.Log.Error("ended by an error", attrs...)
 		return Said(err)

@@ -99,6 +99,9 @@ var faults = []struct {
 			return Server{}, errors.New("reaching the database: connection refused")
 		})
 	}, Red, "connection refused", "database.url"},
+	{"record.reachable", "not let in", func(s *Sources, _ *Settings) {
+		s.Server = Ask(func(context.Context) (Server, error) { return Server{}, knowing{errors.New("no such user")} })
+	}, Red, "no such user", "what the error knows"},
 	{"record.version", "old", server1(func(v *Server) { v.Version, v.Name = 140010, "14.10" }), Red, "14.10", "15 or newer"},
 	{"record.schema", "none", func(s *Sources, _ *Settings) { s.Schema = Know(Schema{Want: 7}) }, Red, "no schema", "pollux migrate up"},
 	{"record.schema", "old", func(s *Sources, _ *Settings) { s.Schema = Know(Schema{Have: 6, Want: 7}) }, Red, "version 6", "pollux migrate up"},
@@ -188,6 +191,9 @@ var faults = []struct {
 	{"broker.reachable", "away", func(s *Sources, _ *Settings) {
 		s.Hub = Ask(func(context.Context) (Hub, error) { return Hub{}, errors.New("connecting to NATS: no servers") })
 	}, Red, "no servers", "nats.urls"},
+	{"broker.reachable", "not let in", func(s *Sources, _ *Settings) {
+		s.Hub = Ask(func(context.Context) (Hub, error) { return Hub{}, knowing{errors.New("authorization violation")} })
+	}, Red, "authorization violation", "what the error knows"},
 	{"broker.jetstream", "off", func(s *Sources, _ *Settings) { s.Account = Know(Account{Off: "jetstream not enabled"}) }, Red, "not enabled", "--jetstream"},
 	{"broker.version", "old", hub1(func(h *Hub) { h.Version = "2.10.22" }), Yellow, "2.10.22", "2.12"},
 	{"broker.streams", "another setting", func(s *Sources, _ *Settings) {
@@ -497,3 +503,8 @@ func TestWhatIsAwayIsNeverGreen(t *testing.T) {
 func lost[T any](err error) *Fact[T] {
 	return Ask(func(context.Context) (v T, _ error) { return v, err })
 }
+
+// knowing is an error that knows what to do about itself.
+type knowing struct{ error }
+
+func (knowing) Hint() string { return "what the error knows" }

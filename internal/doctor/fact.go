@@ -93,6 +93,9 @@ func reached[T any](pick func(*Sources) *Fact[T], mend string, judge func(T) str
 			return unknown(err).alone()
 		}
 		if err != nil {
+			if h, ok := errors.AsType[hint](err); ok && h.Hint() != "" {
+				mend = h.Hint()
+			}
 			return red(mend, "%s", oneLine(err)).alone()
 		}
 		return green("%s", judge(v)).alone()

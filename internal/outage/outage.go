@@ -2,6 +2,7 @@
 package outage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -25,7 +26,7 @@ type Words struct {
 }
 
 // Log tells of one kind of trouble, which several parts of a process may have at once: it begins with the first part that fails and is over when all
-// are well. A trouble that comes and goes makes two lines in each First at the most. It is safe for concurrent use.
+// are well. What asks for something else than was told is told at once, once in a trouble. A trouble that comes and goes makes two lines in each First at the most. It is safe for concurrent use.
 type Log struct {
 	log   *slog.Logger
 	words Words
@@ -35,6 +36,7 @@ type Log struct {
 	since   time.Time        // when it began
 	tries   int              // how often something failed since
 	told    bool             // that it began
+	hints   []string         // that were told of it
 	last    time.Time        // when anything was told
 	wait    time.Duration    // until it is told of again
 }
@@ -56,13 +58,15 @@ func (l *Log) failed(part string, err error, now time.Time) []slog.Attr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.failing) == 0 {
-		l.since, l.tries, l.told = now, 0, false
+		l.since, l.tries, l.told, l.hints = now, 0, false, nil
 	}
 	_, known := l.failing[part]
 	l.failing[part] = err
 	l.tries++
+	hint := cmp.Or(Hint(err), l.words.Hint)
 	quiet := now.Sub(l.last)
 	switch {
+	case l.told && !slices.Contains(l.hints, hint): // it is something else that is to be done
 	case l.last.IsZero(), !l.told && quiet >= First, !known && quiet >= First:
 	case quiet >= l.wait:
 		l.wait = min(2*l.wait, Longest)
@@ -70,20 +74,23 @@ func (l *Log) failed(part string, err error, now time.Time) []slog.Attr {
 		return nil
 	}
 	l.told, l.last = true, now
+	if !slices.Contains(l.hints, hint) {
+		l.hints = append(l.hints, hint)
+	}
 	attrs := []slog.Attr{slog.String("part", strings.Join(l.parts(), ",")), slog.String("error", l.text())}
 	if l.tries > 1 {
 		attrs = append(attrs, slog.Duration("for", now.Sub(l.since).Round(time.Millisecond)), slog.Int("tries", l.tries))
 	}
-	return append(attrs, slog.String("hint", l.hint(err)))
+	return append(attrs, slog.String("hint", hint))
 }
 
-// hint is what to do about an error: what it knows itself, or what the words say.
-func (l *Log) hint(err error) string {
+// Hint is what an error itself knows to do about it; empty when it knows nothing.
+func Hint(err error) string {
 	var knows interface{ Hint() string }
 	if errors.As(err, &knows) {
 		return knows.Hint()
 	}
-	return l.words.Hint
+	return ""
 }
 
 // Well says that a part works.

@@ -130,3 +130,27 @@ func TestAnErrorThatKnowsWhatToDoSaysIt(t *testing.T) {
 		t.Errorf("%s", lines)
 	}
 }
+
+// A connection is lost with an EOF, and why it does not come back is known a moment later.
+func TestWhatAsksForSomethingElseIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		l := New(slog.New(slog.NewTextHandler(&b, nil)), words)
+		first, second := errors.New("EOF"), known{errors.New("denied")}
+		l.Failed(t.Context(), "polls", first)
+		said(&b)
+		pass(time.Second)
+		l.Failed(t.Context(), "polls", second)
+		if lines := said(&b); len(lines) != 1 || !strings.Contains(lines[0], `error=denied for=1s tries=2 hint="grant it"`) {
+			t.Errorf("%s", lines)
+		}
+		for range 8 { // both in turn: once is enough
+			pass(time.Second)
+			l.Failed(t.Context(), "polls", first)
+			l.Failed(t.Context(), "polls", second)
+		}
+		if lines := said(&b); len(lines) > 0 {
+			t.Errorf("told again: %s", lines)
+		}
+	})
+}

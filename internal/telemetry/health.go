@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"pollux/internal/outage"
 )
 
 // The times of readiness. A dependency that goes away is seen after at most checkEvery + the check's timeout = 10 s, and a check that
@@ -120,6 +122,7 @@ type CheckReport struct {
 	Name  string  `json:"name"`
 	Ready bool    `json:"ready"`
 	Error string  `json:"error,omitempty"`
+	Hint  string  `json:"hint,omitempty"` // what to do about it, where that is known
 	Took  float64 `json:"took_seconds"`
 	Age   float64 `json:"age_seconds"` // how long ago it was asked
 }
@@ -156,7 +159,7 @@ func (c *check) report(now time.Time) CheckReport {
 	case age > staleAfter:
 		r.Error = fmt.Sprintf("no answer for %s: the check hangs", age.Round(time.Second))
 	case c.err != nil:
-		r.Error = cut(c.err.Error(), maxCheckError)
+		r.Error, r.Hint = cut(c.err.Error(), maxCheckError), outage.Hint(c.err)
 	default:
 		r.Ready = true
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -172,6 +173,27 @@ func TestReportListsEveryCheck(t *testing.T) {
 		}
 		if n := len(r.Checks[1].Error); n > maxCheckError+len("…") {
 			t.Errorf("an error of %d bytes on the page", n)
+		}
+	})
+}
+
+// knowing is an error that knows what to do about itself.
+type knowing struct{ error }
+
+func (knowing) Hint() string { return "renew the certificate" }
+
+func TestReadySaysWhatToDoWhereThatIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHealth()
+		h.Register("broker", time.Second, func(context.Context) error {
+			return fmt.Errorf("asking for a stream: %w", knowing{errors.New("expired")})
+		})
+		h.Register("database", time.Second, func(context.Context) error { return errors.New("away") })
+		running(t, h)
+		synctest.Wait()
+		_, body := ready(h)
+		if strings.Count(body, `"hint"`) != 1 || !strings.Contains(body, `"hint": "renew the certificate"`) {
+			t.Error(body)
 		}
 	})
 }
