@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -86,39 +85,11 @@ func openDatabase(cmd *cobra.Command) (*pgxpool.Pool, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if err := pool.Ping(cmd.Context()); err != nil {
+	if err := postgres.Reach(cmd.Context(), pool); err != nil {
 		pool.Close()
-		return nil, "", whereToLook(fmt.Errorf("reaching the database: %w", err))
+		return nil, "", err
 	}
 	return pool, url, nil
-}
-
-// whereToLook adds to the error of a connection what to look at.
-func whereToLook(err error) error {
-	var connect *pgconn.ConnectError
-	var refusal *pgconn.PgError
-	if !errors.As(err, &connect) {
-		return err
-	}
-	err = &shortened{err}
-	switch {
-	case !errors.As(err, &refusal):
-		return app.Hint(err, "does PostgreSQL run there? database.url says where")
-	case refusal.Code == "28P01", refusal.Code == "28000":
-		return app.Hint(err, "PostgreSQL refuses the user or the password of database.url")
-	case refusal.Code == "3D000":
-		return app.Hint(err, "there is no database of that name: create it, or mend database.url")
-	}
-	return err
-}
-
-// shortened is an error without the lines that it repeats: pgx reports each try, the one with TLS and the one without.
-type shortened struct{ error }
-
-func (e *shortened) Unwrap() error { return e.error }
-
-func (e *shortened) Error() string {
-	return strings.Join(slices.Compact(strings.Split(e.error.Error(), "\n")), "\n")
 }
 
 // withDatabase opens the database for fn, with the schema that this build needs.

@@ -97,7 +97,7 @@ func (o *adoptionOrder) fromQuery(cmd *cobra.Command) error {
 	}
 	source, err := postgres.NewQuerySource(cmd.Context(), url.Reveal(), o.query)
 	if err != nil {
-		return whereToLook(err)
+		return err
 	}
 	defer source.Close()
 	return o.run(cmd, "query", source)

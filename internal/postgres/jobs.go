@@ -161,7 +161,7 @@ func (s *Jobs) Bury(ctx context.Context, p consumer.Poison) error {
 
 // Ping implements consumer.Record.
 func (s *Jobs) Ping(ctx context.Context) error {
-	return describe("reaching the database", s.pool.Ping(ctx))
+	return Reach(ctx, s.pool)
 }
 
 // Check reports whether the record can be reached and fits this build.

@@ -32,7 +32,7 @@ func NewWebhooks(pool *pgxpool.Pool, name string) *Webhooks { return &Webhooks{p
 
 // Ping implements webhook.Record.
 func (s *Webhooks) Ping(ctx context.Context) error {
-	return describe("reaching the database", s.pool.Ping(ctx))
+	return Reach(ctx, s.pool)
 }
 
 // Check reports whether the record can be reached and fits this build.
