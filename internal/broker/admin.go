@@ -209,7 +209,7 @@ func (c *Conn) streamAPI(ctx context.Context, verb, name string, body []byte) (s
 		return streamReply{}, fmt.Errorf("stream %s, %s: %w", name, strings.ToLower(verb), err)
 	}
 	if !c.Connected() {
-		return fail(ErrNotConnected)
+		return fail(c.notConnected())
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

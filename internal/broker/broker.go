@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -28,8 +30,6 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-const natsHint = "does NATS run where nats.urls says?"
-
 // ErrNotConnected is why nothing was sent: there is no connection at the moment. It comes back by itself.
 var ErrNotConnected = errors.New("not connected to NATS")
 
@@ -38,8 +38,10 @@ type Conn struct {
 	cfg    Config
 	log    *slog.Logger
 	nc     *nats.Conn
+	made   atomic.Pointer[nats.Conn] // nc, for what nats.go calls while Connect has not returned yet
 	js     jetstream.JetStream
 	acks   *exchange
+	seed   *seed         // who we are, where that is an nkey
 	closed chan struct{} // closed when nats.go has closed the connection for good
 
 	away        *outage.Log // the connection
@@ -49,6 +51,7 @@ type Conn struct {
 
 	mu      sync.Mutex
 	closing bool
+	last    error           // why there is no connection, of the last attempt; nil while there is one
 	paces   map[string]pace // by stream
 }
 
@@ -65,7 +68,7 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Conn, error) {
 		return nil, fmt.Errorf("configuration of NATS: %w", err)
 	}
 	c := &Conn{
-		cfg: cfg, log: log, acks: newExchange(cfg.MaxOutstanding),
+		cfg: cfg, log: log, seed: seed, acks: newExchange(cfg.MaxOutstanding),
 		closed: make(chan struct{}), paces: map[string]pace{},
 		away: outage.New(log, outage.Words{Begins: "NATS is away; it is tried again", Over: "connected to NATS again", Hint: natsHint}),
 		interrupted: outage.New(log, outage.Words{Begins: "deliveries interrupted; payments wait in their streams and rows", Over: "deliveries resumed",
@@ -74,6 +77,7 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Conn, error) {
 	if c.nc, err = c.dial(ctx, append(opts, c.handlers()...)); err != nil {
 		return nil, err
 	}
+	c.made.Store(c.nc)
 	if seed != nil {
 		seed.conn.Store(c.nc)
 	}
@@ -97,12 +101,13 @@ func (c *Conn) dial(ctx context.Context, opts []nats.Option) (*nats.Conn, error)
 		}
 		return err
 	}
-	notify := func(err error, _ time.Duration) { c.away.Failed(ctx, servers, err) }
+	notify := func(err error, _ time.Duration) { c.away.Failed(ctx, servers, c.hinted(err)) }
 	if err := backoff.RetryNotify(try, backoff.WithContext(patience(5*time.Second), ctx), notify); err != nil {
-		if last != nil && !errors.Is(err, last) {
-			err = fmt.Errorf("%w (last attempt: %w)", err, last)
+		why := cmp.Or(last, err)
+		if !errors.Is(err, why) {
+			err = fmt.Errorf("%w (last attempt: %w)", err, why)
 		}
-		return nil, fmt.Errorf("connecting to NATS at %s: %w", servers, err)
+		return nil, fmt.Errorf("connecting to NATS at %s: %w", servers, &hinted{err, cmp.Or(c.hint(why), natsHint)})
 	}
 	c.away.Well(ctx, servers)
 	return nc, nil
@@ -131,7 +136,7 @@ func (c *Conn) start() (err error) {
 // hears finds out at once whether the server lets us read answers: it says no before it answers the flush. A connection that is lost meanwhile comes back by itself.
 func (c *Conn) hears() error {
 	_ = c.nc.FlushTimeout(requestTimeout)
-	if no := violation(c.nc.LastError()); no != nil {
+	if no := c.violation(c.nc.LastError()); no != nil {
 		return no
 	}
 	return nil
@@ -139,26 +144,39 @@ func (c *Conn) hears() error {
 
 // handlers are what nats.go calls from a goroutine of its own, one after the other.
 func (c *Conn) handlers() []nats.Option {
+	reconnecting := false
 	return []nats.Option{
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if !c.isClosing() {
-				c.away.Failed(context.Background(), "connection", cmp.Or(err, errConnectionLost))
+			reconnecting = true
+			if c.why() == nil { // the server may have said beforehand why it ends the connection
+				c.lost(cmp.Or(err, errConnectionLost))
 			}
 			c.forbids.forget()
 			c.acks.abandon(errConnectionLost)
 		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { c.lost(err) }),
+		nats.CustomReconnectDelay(func(int) time.Duration {
+			// Of a server that answers and refuses TLS or the user nats.go tells nobody, but keeps the error until the next attempt.
+			if nc := c.made.Load(); nc != nil && nc.LastError() != nil {
+				c.lost(nc.LastError())
+			}
+			return reconnectWait + rand.N(reconnectJitter)
+		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
+			reconnecting = false
+			c.found()
 			c.away.Well(context.Background(), "connection")
 		}),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
-		nats.ErrorHandler(c.asyncError),
+		nats.ErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+			switch {
+			case !refused(err):
+				c.asyncError(nc, sub, err)
+			case !reconnecting: // otherwise it is that of an attempt to connect
+				c.lost(err)
+			}
+		}),
 	}
-}
-
-func (c *Conn) isClosing() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closing
 }
 
 // Connected reports whether there is a connection at the moment.
@@ -189,7 +207,7 @@ func (c *Conn) Close() {
 func (c *Conn) Backlog(ctx context.Context, q outbox.Queue) (n int, exists bool, err error) {
 	name := message.ConsumerName(q.Gateway, q.Lane)
 	if !c.Connected() {
-		return 0, false, ErrNotConnected
+		return 0, false, c.notConnected()
 	}
 	ctx, named := c.asking(ctx, consumerInfo(message.StreamPoll, name))
 	consumer, err := c.js.Consumer(ctx, message.StreamPoll, name)
@@ -206,7 +224,7 @@ func (c *Conn) Backlog(ctx context.Context, q outbox.Queue) (n int, exists bool,
 // stream asks for a stream. It is one request.
 func (c *Conn) stream(ctx context.Context, name string) (jetstream.Stream, error) {
 	if !c.Connected() {
-		return nil, ErrNotConnected
+		return nil, c.notConnected()
 	}
 	ctx, named := c.asking(ctx, streamInfo(name))
 	s, err := c.js.Stream(ctx, name)

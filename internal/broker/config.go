@@ -146,9 +146,7 @@ func (c Config) options() ([]nats.Option, *seed, error) {
 		nats.Name(c.Name),
 		nats.Timeout(connectTimeout),
 		nats.PingInterval(pingInterval),
-		nats.MaxReconnects(-1), // the default gives up for ever after 60 attempts, about two minutes
-		nats.ReconnectWait(reconnectWait),
-		nats.ReconnectJitter(reconnectJitter, reconnectJitter),
+		nats.MaxReconnects(-1),      // the default gives up for ever after 60 attempts, about two minutes
 		nats.IgnoreAuthErrorAbort(), // credentials that are being rotated are wrong for a moment, not for ever
 		nats.DrainTimeout(closeTimeout),
 	}

@@ -28,7 +28,7 @@ import (
 // Hub tells which server this connection leads to.
 func (c *Conn) Hub(context.Context) (doctor.Hub, error) {
 	if !c.Connected() {
-		return doctor.Hub{}, ErrNotConnected
+		return doctor.Hub{}, c.notConnected()
 	}
 	h := doctor.Hub{
 		Version: c.nc.ConnectedServerVersion(), Name: c.nc.ConnectedServerName(), Cluster: c.nc.ConnectedClusterName(),

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,19 +18,28 @@ import (
 type PermissionError struct {
 	Subscribe bool // to read what is sent to the subject; otherwise to publish to it
 	Subject   string
+	As        string // who we say that we are, as the configuration says it; empty: nobody in particular
 }
 
 // Error names the subject and says where to look.
 func (e *PermissionError) Error() string {
 	if e.Subscribe {
-		return fmt.Sprintf("the NATS user may not subscribe to %s: permissions violation; is nats.inbox_prefix that of its role? See: pollux perms print nats", e.Subject)
+		return fmt.Sprintf("the NATS user may not subscribe to %s: permissions violation; %s See: pollux perms print nats", e.Subject, e.ours())
 	}
 	return fmt.Sprintf("the NATS user may not publish to %s: permissions violation; see: pollux perms print nats", e.Subject)
 }
 
 // Hint says what to do about it, to whoever reads a log.
 func (e *PermissionError) Hint() string {
-	return "does the server have what pollux perms print nats prints of this configuration, and does nats say who this program is? docs/permissions.md"
+	if e.Subscribe {
+		return e.ours() + " A program that has the key of another, or the inboxes of another, hears no answer. docs/permissions.md"
+	}
+	return "does the server have what pollux perms print nats prints of this configuration, and is " + cmp.Or(e.As, "nats.nkey_file") + " the key of this program? docs/permissions.md"
+}
+
+// ours asks whether we are who we should be: a server lets each user read its own inboxes only, and does not say whose key ours is.
+func (e *PermissionError) ours() string {
+	return "is " + cmp.Or(e.As, "nats.nkey_file") + " the key of this program, and is nats.inbox_prefix that of its role?"
 }
 
 // Is reports whether target is nats.ErrPermissionViolation.
@@ -41,7 +51,15 @@ var (
 	forbiddenSubscribe = regexp.MustCompile(`(?i)for subscription to "([^"]*)"`)
 )
 
-// violation reads what a server forbids; nil when that is something else.
+// violation reads what a server forbids us; nil when that is something else.
+func (c *Conn) violation(err error) *PermissionError {
+	no := violation(err)
+	if no != nil {
+		no.As = c.who()
+	}
+	return no
+}
+
 func violation(err error) *PermissionError {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return nil
@@ -118,7 +136,7 @@ func (f *forbids) forget() {
 	f.deaf = nil
 }
 
-// fresh reports whether something forbidden is to be logged.
+// fresh reports whether something forbidden, or reported otherwise, is to be logged.
 func (f *forbids) fresh(subject string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,13 +169,16 @@ func (c *Conn) asking(ctx context.Context, subjects ...string) (asked context.Co
 
 // asyncError is called by nats.go for what a server says beside everything else.
 func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
-	if no := violation(err); no != nil {
+	if no := c.violation(err); no != nil {
 		c.forbid(no)
 		return
 	}
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject
+	}
+	if !c.forbids.fresh(subject+" "+err.Error(), time.Now()) {
+		return
 	}
 	c.log.Error("NATS reports an error", "subject", subject, "error", err)
 }

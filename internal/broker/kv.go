@@ -48,7 +48,7 @@ func (c *Conn) KV() *KV { return &KV{c} }
 // existing one as it is and makes a new one with one.
 func (c *Conn) EnsureKV(ctx context.Context, replicas int) error {
 	if !c.Connected() {
-		return fmt.Errorf("making the bucket %s: %w", FleetBucket, ErrNotConnected)
+		return fmt.Errorf("making the bucket %s: %w", FleetBucket, c.notConnected())
 	}
 	asked, named := c.asking(ctx, streamInfo(fleetStream), streamCreate(fleetStream), streamUpdate(fleetStream))
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond), backoff.WithMaxElapsedTime(requestTimeout))
@@ -149,7 +149,7 @@ func (e *BucketError) Hint() string { return applyStreams }
 // CheckKV is for a service that starts: it returns a *BucketError, which says what to run, when the bucket is missing or not as it should be.
 func (c *Conn) CheckKV(ctx context.Context) error {
 	if !c.Connected() {
-		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, ErrNotConnected)
+		return fmt.Errorf("looking for the bucket %s: %w", FleetBucket, c.notConnected())
 	}
 	ctx, named := c.asking(ctx, streamInfo(fleetStream))
 	s, err := c.js.Stream(ctx, fleetStream)
@@ -260,7 +260,7 @@ func value(h nats.Header, data []byte) []byte {
 // request asks the JetStream API.
 func (k *KV) request(ctx context.Context, subject string, body []byte, answer any) error {
 	if !k.conn.Connected() {
-		return ErrNotConnected
+		return k.conn.notConnected()
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -284,7 +284,7 @@ func (k *KV) Put(ctx context.Context, key string, value []byte, revision uint64)
 		return 0, fmt.Errorf("a record of %d bytes, at most %d are kept", len(value), fleet.MaxValueBytes)
 	}
 	if !k.conn.Connected() { // nats.go would keep it until there is a connection
-		return 0, ErrNotConnected
+		return 0, k.conn.notConnected()
 	}
 	ctx, named := k.conn.asking(ctx, fleetSubject+key)
 	ack, err := k.conn.js.PublishMsg(ctx, &nats.Msg{Subject: fleetSubject + key, Data: value},
@@ -325,7 +325,7 @@ func (k *KV) Delete(ctx context.Context, key string) error {
 // server, a message missed. A bucket that is missing is an error at once.
 func (k *KV) Watch(ctx context.Context, see func(fleet.Entry)) error {
 	if !k.conn.Connected() {
-		return ErrNotConnected
+		return k.conn.notConnected()
 	}
 	status := k.conn.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer k.conn.nc.RemoveStatusListener(status)

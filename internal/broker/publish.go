@@ -43,7 +43,7 @@ func (c *Conn) Publish(ctx context.Context, messages []outbox.Message) []outbox.
 	p := publication{conn: c, messages: messages, receipts: make([]outbox.Receipt, len(messages))}
 	if !c.Connected() {
 		for i := range p.receipts {
-			p.receipts[i].Err = ErrNotConnected
+			p.receipts[i].Err = c.notConnected()
 		}
 		return p.receipts
 	}

@@ -160,7 +160,7 @@ func consumerDifferences(have, want jetstream.ConsumerConfig, only ...string) []
 // from what it should be. An existing consumer is never changed.
 func (c *Conn) ensureConsumer(ctx context.Context, cfg SubscribeConfig) (*jetstream.ConsumerInfo, []Difference, error) {
 	if !c.Connected() {
-		return nil, nil, ErrNotConnected
+		return nil, nil, c.notConnected()
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -30,7 +30,7 @@ type allowed struct {
 // Rights asks the server what the user that we connect as may do, and compares it with what a user of Users needs.
 func (c *Conn) Rights(ctx context.Context, need User) (Holding, error) {
 	if !c.Connected() {
-		return Holding{}, fmt.Errorf("asking what the user may do: %w", ErrNotConnected)
+		return Holding{}, fmt.Errorf("asking what the user may do: %w", c.notConnected())
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

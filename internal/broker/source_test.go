@@ -324,7 +324,10 @@ func TestAnInterruptionOfAllQueuesIsToldOfOnceEverMoreSeldomAndWhenItIsOver(t *t
 		if n := strings.Count(text, "deliveries interrupted"); n < 1 || n > 5 { // at 0, 10 and 30 s, and where a queue joins late
 			t.Errorf("told %d times in a minute:\n%s", n, text)
 		}
-		for _, once := range []string{"NATS is away; it is tried again", "connected to NATS again", `deliveries resumed" after=1m`} {
+		if n := strings.Count(text, "NATS is away; it is tried again"); n != 3 { // at 0, 10 and 30 s
+			t.Errorf("told %d times in a minute that there is no connection:\n%s", n, text)
+		}
+		for _, once := range []string{"connected to NATS again", `deliveries resumed" after=1m`} {
 			if strings.Count(text, once) != 1 {
 				t.Errorf("not told once: %s\n%s", once, text)
 			}

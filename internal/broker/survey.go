@@ -18,7 +18,7 @@ var _ survey.Broker = (*Conn)(nil)
 func (c *Conn) Survey(ctx context.Context) (survey.Streams, error) {
 	var all survey.Streams
 	if !c.Connected() {
-		return all, ErrNotConnected
+		return all, c.notConnected()
 	}
 	differences, err := c.Diff(ctx, Options{})
 	if err != nil {

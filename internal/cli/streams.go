@@ -147,7 +147,7 @@ func printDifferences(w io.Writer, diffs []difference) {
 		}
 	}
 	if blocked == 0 {
-		row(w, "to change that, run: pollux streams apply")
+		row(w, "to change that, run as the migrator: pollux streams apply")
 	}
 }
 
@@ -211,11 +211,11 @@ func withBroker(cmd *cobra.Command, replicas int, fn func(context.Context, *brok
 	defer cancel()
 	conn, err := dialAs(ctx, cfg, usersOf(cmd)...)
 	var forbidden *broker.PermissionError
-	if errors.As(err, &forbidden) {
-		return err
+	if errors.As(err, &forbidden) && strings.HasSuffix(cmd.CommandPath(), " streams apply") {
+		return app.Hint(err, "streams are made and changed by the user migrator: run it with that one's nats.nkey_file, which pollux perms keys wrote. docs/permissions.md")
 	}
 	if err != nil {
-		return app.Hint(err, "does NATS run there? nats.urls says where, and user, nkey_file or credentials_file who we are")
+		return err
 	}
 	defer conn.Close()
 	err = fn(cmd.Context(), conn, broker.Options{Replicas: replicas, Consumers: app.Subscriptions(cfg), Readers: cfg.NATS.Readers})
