@@ -113,7 +113,7 @@ func ask(ctx context.Context, url string, timeout time.Duration, secure *tls.Con
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return Hint(fmt.Errorf("asking %s: %w", url, err), "does the process run, and does it listen there? telemetry.listen says where")
+		return Hint(fmt.Errorf("asking %s: %w", url, err), "does the process run, and does it listen there? --listen and telemetry.listen must be here as the service has them")
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {

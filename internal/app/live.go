@@ -240,6 +240,7 @@ func (p *Process) refuse(ctx context.Context, r telemetry.ReloadResult, changes 
 	if r == telemetry.ReloadRefused {
 		hint = "restart the service, or take these changes back and send SIGHUP again; the configuration before stays in force"
 	}
+	reason := err.Error()
 	var invalid *config.Invalid
 	if !errors.As(err, &invalid) {
 		p.Log.ErrorContext(ctx, "the configuration is not reloaded", "error", err, "hint", hint)
@@ -247,8 +248,9 @@ func (p *Process) refuse(ctx context.Context, r telemetry.ReloadResult, changes 
 		for _, problem := range invalid.Problems {
 			p.Log.ErrorContext(ctx, "the configuration is not reloaded", "where", problem.Where, "key", problem.Key, "error", problem.What, "hint", hint)
 		}
+		reason = invalid.Line()
 	}
-	p.writeDown(ctx, audit.Refused, audit.Text(err.Error(), audit.MaxReason), changes)
+	p.writeDown(ctx, audit.Refused, audit.Text(reason, audit.MaxReason), changes)
 }
 
 // maxAudited bounds the keys of a reload that are audited one by one; a file that was replaced by another may change hundreds.

@@ -58,6 +58,8 @@ func TestAServiceAsksItself(t *testing.T) {
 		}
 	}
 	asks(ExitFailed, "connection refused", "--healthcheck")
+	asks(ExitFailed, "--listen and telemetry.listen must be here as the service has them", "--healthcheck")
+	asks(ExitFailed, s.listen+"/readyz", "--healthcheck=ready")
 	p := start(t, "consumer", "--config", file)
 	eventually(t, "ready", s.ready)
 	asks(ExitOK, "", "--healthcheck")

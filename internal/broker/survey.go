@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -32,7 +33,10 @@ func (c *Conn) Survey(ctx context.Context) (survey.Streams, error) {
 		asked, named := c.asking(ctx, streamInfo(d.Name), consumerList(d.Name))
 		s, err := c.surveyStream(asked, d.Name, &all)
 		err = named(err)
-		if err != nil {
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound): // what is missing differs; the others are told as they are
+			s = survey.Stream{Name: d.Name}
+		case err != nil:
 			return all, fmt.Errorf("looking at the stream %s: %w", d.Name, err)
 		}
 		s.Drift = drift[d.Name]

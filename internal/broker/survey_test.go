@@ -51,3 +51,23 @@ func TestASurveySaysWhatIsInTheStreamsAndWhatDrifted(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+func TestAStreamThatIsMissingHasDrifted(t *testing.T) {
+	s := natstest.New(t)
+	c := connect(t, s)
+	if err := jetStream(t, s).DeleteStream(t.Context(), message.StreamPoll); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Survey(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range got.Streams {
+		if missing := found.Name == message.StreamPoll; missing != (found.Drift > 0) {
+			t.Errorf("%+v", found)
+		}
+	}
+	if len(got.Streams) != 4 {
+		t.Errorf("%d streams are told of", len(got.Streams))
+	}
+}

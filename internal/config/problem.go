@@ -51,6 +51,15 @@ func (e *Invalid) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// Line is the problems in one line, for where there are no others.
+func (e *Invalid) Line() string {
+	words := make([]string, 0, len(e.Problems))
+	for _, p := range e.Problems {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, "; ")
+}
+
 // order sorts problems as their reader mends them: down the file, then the environment, the flags and what is missing.
 func order(problems []Problem) []Problem {
 	slices.SortStableFunc(problems, func(a, b Problem) int {

@@ -67,7 +67,7 @@ type verification struct {
 func New(every time.Duration, record Record, broker Broker, metrics Metrics, log *slog.Logger) *Surveyor {
 	s := &Surveyor{every: every, wait: every, record: record, broker: broker, metrics: metrics, log: log, dead: -1, away: -1, walks: map[Orphan]*walk{}, chain: verification{began: time.Now()},
 		failing: outage.New(log, outage.Words{Begins: "a part of the record cannot be looked at; its gauges are not told", Over: "all parts of the record are looked at again",
-			Hint: "payments are not touched by this. May the relay's user read it? pollux doctor says"}),
+			Hint: "may the relay's login and user read it, and is it there? pollux doctor says what is wrong"}),
 		holding: outage.New(log, outage.Words{Begins: "a session holds the tables back", Over: "no session holds the tables back any more",
 			Hint: "look at it in pg_stat_activity and end it there, select pg_terminate_backend(pid), if nobody needs it"}),
 		broken: outage.New(log, outage.Words{Begins: "the audit log is not as it was written", Over: "the audit log is in order",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 )
@@ -12,7 +13,7 @@ import (
 // newLogger writes one line for each record to w: text for people, JSON for machines. Every line names the service and the
 // instance; a line that is written inside a recorded trace carries its ids.
 func newLogger(w io.Writer, c Config, level slog.Leveler) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: legible}
 	var h slog.Handler
 	switch c.LogFormat {
 	case "", "text":
@@ -47,4 +48,17 @@ func (h traceHandler) WithAttrs(a []slog.Attr) slog.Handler {
 
 func (h traceHandler) WithGroup(name string) slog.Handler {
 	return traceHandler{h.Handler.WithGroup(name)}
+}
+
+// legible rounds a duration to what a person reads: three digits or so.
+func legible(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	d := a.Value.Duration()
+	unit := time.Duration(1)
+	for limit := d.Abs(); limit/unit >= 1000 && unit < time.Second; {
+		unit *= 10
+	}
+	return slog.Duration(a.Key, d.Round(unit))
 }
