@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pollux/internal/broker"
+	"pollux/internal/outage"
 	"pollux/internal/postgres"
 	"pollux/internal/telemetry"
 )
@@ -107,6 +108,8 @@ func (d *dependency) set(ask func(context.Context) error, why error) {
 func (p *Process) await(ctx context.Context, d *dependency, ask func(context.Context) error) error {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond), backoff.WithMaxInterval(5*time.Second),
 		backoff.WithMaxElapsedTime(0))
+	waiting := outage.New(p.Log, outage.Words{Begins: "waiting for a dependency; it is tried again", Over: "the dependency is there",
+		Hint: "pollux doctor says what is missing, and what mends it"})
 	var last error
 	err := backoff.RetryNotify(func() error {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -116,11 +119,11 @@ func (p *Process) await(ctx context.Context, d *dependency, ask func(context.Con
 			return backoff.Permanent(err)
 		}
 		return err
-	}, backoff.WithContext(b, ctx), func(err error, wait time.Duration) {
+	}, backoff.WithContext(b, ctx), func(err error, _ time.Duration) {
 		last = err
 		d.set(nil, err)
 		p.Health.Refresh()
-		p.Log.WarnContext(ctx, "waiting for a dependency", "dependency", d.name, "error", err, "retry_in", wait)
+		waiting.Failed(ctx, d.name, err)
 	})
 	switch {
 	case err != nil && last != nil && ctx.Err() != nil:
@@ -128,6 +131,7 @@ func (p *Process) await(ctx context.Context, d *dependency, ask func(context.Con
 	case err != nil:
 		return err
 	}
+	waiting.Well(ctx, d.name)
 	d.set(nil, errStarting)
 	return nil
 }
