@@ -90,7 +90,7 @@ func Consumer(ctx context.Context, cfg config.Config, p *Process) error {
 
 	p.seePool(pool)
 	p.seeBroker(conn)
-	p.Metrics.WatchGates(slices.Collect(maps.Values(entrances)))
+	p.Metrics.WatchGates(slices.Collect(maps.Values(entrances)), members.Apart)
 	recorder := consumer.NewRecorder(recording, record, p.Metrics, p.Log).WithSleeper(bed{conn})
 	if p.Tracing.On() {
 		recorder = recorder.WithTracer(p.Tracing)

@@ -332,6 +332,9 @@ func (f *Fleet) distinct() map[owner]struct{} {
 	return all
 }
 
+// Apart reports whether this instance decides for itself, since the store does not answer, or does not tell what changes.
+func (f *Fleet) Apart() bool { return f.away.Load() || f.blind.Load() }
+
 // noteStore says when the store fails and when it works again, once each.
 func (f *Fleet) noteStore(err error) {
 	f.note(&f.away, err, "the fleet's store does not answer: this instance decides for itself", "the fleet's store answers again")
@@ -351,7 +354,7 @@ func (f *Fleet) note(trouble *atomic.Bool, err error, bad, good string) {
 	case errors.Is(err, context.Canceled), errors.Is(err, ErrConflict): // we stop; it answers
 	default:
 		if trouble.CompareAndSwap(false, true) {
-			f.log.Warn(bad, "error", err)
+			f.log.Warn(bad, "error", err, "hint", "payments go on; is the bucket pollux_fleet there? pollux streams diff")
 		}
 	}
 }

@@ -193,6 +193,7 @@ var catalogue = []Metric{
 	{Name: "gate.wait", Kind: Histogram, Unit: "s", In: InConsumer, Labels: []Label{gatewayLabel}, Buckets: latenessBuckets, Help: "How long a call waited for its turn under the gateway's limit."},
 	{Name: "limit.waiting_calls", Kind: Gauge, In: InConsumer, Labels: []Label{gatewayLabel}, Help: "Calls of this process that wait for their turn under the gateway's limit."},
 	{Name: "limit.paused_accounts", Kind: Gauge, In: InConsumer, Labels: []Label{gatewayLabel}, Help: "Accounts of a gateway that are left alone because the gateway asked for it (429, Retry-After)."},
+	{Name: "fleet.apart", Kind: Gauge, In: InConsumer, Help: "1 while this process knows nothing of the other consumers, because the fleet's bucket is missing or does not answer, and decides for itself, otherwise 0."},
 	{Name: "limit.share", Kind: Gauge, Unit: "1", In: InConsumer, Labels: []Label{gatewayLabel}, Help: "This process's share of the gateway's limit; over the fleet they add up to 1."},
 
 	// Notifications. A consumer has those of what it fetched from a gateway that was silent.

@@ -169,7 +169,7 @@ func recordAll(t *testing.T, m *Metrics, names ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.WatchGates([]*fleet.Gate{gate})
+	m.WatchGates([]*fleet.Gate{gate}, func() bool { return true })
 	m.Claim(3, time.Millisecond)
 	m.RelayEvents(4, time.Second)
 	for _, s := range append(slices.Clone(streams), "NOT_OURS") {

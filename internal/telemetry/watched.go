@@ -25,6 +25,7 @@ type watched struct {
 	loops  sync.Map                 // when each last did its work, a time.Time
 	parts  map[survey.Part]*finding // of the last survey
 	gates  atomic.Pointer[[]*fleet.Gate]
+	apart  atomic.Pointer[func() bool]
 	pool   atomic.Pointer[func() Pool]
 	broker atomic.Pointer[func() Link]
 }
@@ -135,10 +136,16 @@ func (l looking) loops() {
 	})
 }
 
-// WatchGates shows how the gates of gateways stand. It is called once.
-func (m *Metrics) WatchGates(gates []*fleet.Gate) { m.watched.gates.Store(&gates) }
+// WatchGates shows how the gates of gateways stand, and whether the instance is apart from its fleet, as ask says, which answers at once. It is called once.
+func (m *Metrics) WatchGates(gates []*fleet.Gate, apart func() bool) {
+	m.watched.gates.Store(&gates)
+	m.watched.apart.Store(&apart)
+}
 
 func (l looking) gates() {
+	if apart := l.m.watched.apart.Load(); apart != nil {
+		l.gauge("fleet.apart", float64(one((*apart)())))
+	}
 	gates := l.m.watched.gates.Load()
 	if gates == nil {
 		return
