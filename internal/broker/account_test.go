@@ -1,15 +1,19 @@
 package broker_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -297,24 +301,16 @@ func TestNoExportCoversAnother(t *testing.T) {
 	}
 }
 
-// reloadable starts a server of a file that has accounts, which it reads again from change.
-func reloadable(t *testing.T, accounts string) (srv *server.Server, change func(accounts string)) {
+// serving is a server with accounts.
+func serving(t *testing.T, accounts string) *server.Server {
 	t.Helper()
-	file, store, port := filepath.Join(t.TempDir(), "server.conf"), t.TempDir(), -1
-	write := func(accounts string) {
-		t.Helper()
-		text := fmt.Sprintf("listen: \"127.0.0.1:%d\"\njetstream {store_dir: %q}\n%s", port, store, accounts)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write(accounts)
-	o, err := server.ProcessConfigFile(file)
+	o, err := server.ProcessConfigFile(configured(t, filepath.Join(t.TempDir(), "server.conf"), -1, t.TempDir(), accounts))
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.NoSigs, o.NoLog = true, true
-	if srv, err = server.NewServer(o); err != nil {
+	srv, err := server.NewServer(o)
+	if err != nil {
 		t.Fatal(err)
 	}
 	srv.Start()
@@ -322,13 +318,105 @@ func reloadable(t *testing.T, accounts string) (srv *server.Server, change func(
 	if !srv.ReadyForConnections(30 * time.Second) {
 		t.Fatal("the server takes no connections")
 	}
-	port = srv.Addr().(*net.TCPAddr).Port
-	return srv, func(accounts string) {
+	return srv
+}
+
+// configured writes the configuration of a server.
+func configured(t *testing.T, file string, port int, store, accounts string) string {
+	t.Helper()
+	text := fmt.Sprintf("listen: \"127.0.0.1:%d\"\njetstream {store_dir: %q}\n%s", port, store, accounts)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// serverConfig is the variable with which the binary of these tests is a server, until its input ends.
+const serverConfig = "POLLUX_TEST_NATS_SERVER"
+
+func TestMain(m *testing.M) {
+	if file := os.Getenv(serverConfig); file != "" {
+		serve(file)
+	}
+	os.Exit(m.Run())
+}
+
+func serve(file string) {
+	o, err := server.ProcessConfigFile(file)
+	if err != nil {
+		panic(err)
+	}
+	srv, err := server.NewServer(o)
+	if err != nil {
+		panic(err)
+	}
+	srv.ConfigureLogger()
+	srv.Start()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// reloadable is a server in a process of its own, which takes other accounts at SIGHUP: a reload beside clients is no place for the race detector, which watches nats-server too.
+func reloadable(t *testing.T, accounts string) (url string, change func(accounts string)) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, store := filepath.Join(t.TempDir(), "server.conf"), t.TempDir()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), serverConfig+"="+configured(t, file, port, store, accounts))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ready, reloaded := make(chan struct{}), make(chan struct{})
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			switch line := lines.Text(); {
+			case strings.Contains(line, "Server is ready"):
+				close(ready)
+			case strings.Contains(line, "Reloaded server configuration"):
+				reloaded <- struct{}{}
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = in.Close()
+		<-told
+		_ = cmd.Wait()
+	})
+	await := func(c <-chan struct{}, what string) {
 		t.Helper()
-		write(accounts)
-		if err := srv.Reload(); err != nil {
+		select {
+		case <-c:
+		case <-told:
+			t.Fatalf("the server has ended before it %s", what)
+		case <-time.After(time.Minute):
+			t.Fatalf("the server has not said that it %s", what)
+		}
+	}
+	await(ready, "was ready")
+	return fmt.Sprintf("nats://127.0.0.1:%d", port), func(accounts string) {
+		t.Helper()
+		configured(t, file, port, store, accounts)
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
+		await(reloaded, "reloaded its configuration")
 	}
 }
 
@@ -365,7 +453,7 @@ func everyone(t *testing.T, url string, seeds map[string]string) (ours map[strin
 // A service reads events with nats.go as it likes, from an account of its own, and the server keeps nothing of it.
 func TestAServiceReadsEventsFromAnAccountOfItsOwn(t *testing.T) {
 	conf, seeds := printed(t, broker.Users(access))
-	srv, _ := reloadable(t, conf)
+	srv := serving(t, conf)
 	ours, service := everyone(t, srv.ClientURL(), seeds)
 	account, err := srv.LookupAccount(broker.Account)
 	if err != nil {
@@ -481,8 +569,8 @@ func TestAServerThatRunsTakesTheAccounts(t *testing.T) {
 		}
 		former = public.ReplaceAllString(former, name+"\n")
 	}
-	srv, change := reloadable(t, former)
-	ours, service := everyone(t, srv.ClientURL(), seeds)
+	url, change := reloadable(t, former)
+	ours, service := everyone(t, url, seeds)
 	js, err := jetstream.New(service)
 	if err != nil {
 		t.Fatal(err)
