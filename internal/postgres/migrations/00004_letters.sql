@@ -85,7 +85,7 @@ create table pollux.replays (
   request_id      text not null,
   selection       text not null,
   reason          text not null,
-  state           text not null default 'planned',
+  state           text not null default 'running',
   why             text not null default '',
   letters         integer not null default 0,
   money           jsonb not null default '{}',
@@ -107,7 +107,7 @@ create table pollux.replays (
   ended_by        text not null default '',
   ended_why       text not null default '',
   constraint replays_request unique (request_id),
-  constraint replays_state check (state in ('planned', 'awaiting_approval', 'running', 'stopped', 'cancelled', 'undone', 'done'))
+  constraint replays_state check (state in ('awaiting_approval', 'running', 'stopped', 'cancelled', 'undone', 'done'))
 );
 
 comment on table pollux.replays is 'Replays of dead letters: what was chosen, frozen, and how far it has come.';
