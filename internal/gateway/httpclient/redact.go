@@ -111,21 +111,29 @@ func visible(s string, i int) (string, int) {
 
 // hide returns what stands for something that must not be shown, and where that ends; i when nothing of the kind begins at i.
 func (r *Redactor) hide(s string, i int) (string, int) {
-	for _, x := range r.secrets {
-		if strings.HasPrefix(s[i:], x) {
-			return "[secret]", i + len(x)
-		}
+	if n := r.secret(s, i); n > 0 {
+		return "[secret]", i + n
 	}
 	all := finders
 	if r.names {
 		all = finders[:1]
 	}
 	for _, find := range all {
-		if shown, n := find(s, i); n > 0 {
+		if shown, n := find(r, s, i); n > 0 {
 			return shown, r.extend(s, i, i+n)
 		}
 	}
 	return "", i
+}
+
+// secret returns the length of the known secret at i, 0 when there is none.
+func (r *Redactor) secret(s string, i int) int {
+	for _, x := range r.secrets {
+		if strings.HasPrefix(s[i:], x) {
+			return len(x)
+		}
+	}
+	return 0
 }
 
 // extend moves the end of something hidden behind a known secret that begins in it.
@@ -140,7 +148,9 @@ func (r *Redactor) extend(s string, i, end int) int {
 
 // finders recognise what must not be shown; in a name, only the first of them do. Each returns what to show instead and the length of
 // what it found, 0 when it is not there.
-var finders = []func(s string, i int) (string, int){card.Find, findURL, findEmail, findToken}
+var finders = []func(r *Redactor, s string, i int) (string, int){findCard, (*Redactor).findURL, findEmail, findToken}
+
+func findCard(_ *Redactor, s string, i int) (string, int) { return card.Find(s, i) }
 
 // span is how many bytes from i are in a set.
 func span(s string, i int, in func(byte) bool) int {
@@ -163,8 +173,8 @@ func local(c byte) bool {
 func domain(c byte) bool { return letter(c) || digit(c) || c == '.' || c == '-' || c == ':' }
 func inURL(c byte) bool  { return c > ' ' && c < 0x7f && c != '"' && c != '\'' && c != '<' && c != '>' }
 
-// findURL leaves the scheme and the host of a URL.
-func findURL(s string, i int) (string, int) {
+// findURL leaves the scheme and the host of a URL, or nothing of it when a known secret or a card number begins in them.
+func (r *Redactor) findURL(s string, i int) (string, int) {
 	if len(s)-i < len("http://") || !strings.EqualFold(s[i:i+4], "http") {
 		return "", 0
 	}
@@ -174,6 +184,11 @@ func findURL(s string, i int) (string, int) {
 		return "", 0
 	}
 	authority := rest[:len(rest)-len(strings.TrimLeft(rest, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:@%~!$&()*+,;=[]"))]
+	for at := range len(scheme) + len("://") + len(authority) {
+		if _, card := card.Find(s, i+at); card > 0 || r.secret(s, i+at) > 0 {
+			return "[url]", n
+		}
+	}
 	host := authority[strings.LastIndexByte(authority, '@')+1:]
 	if h := span(host, 0, domain); h < len(host) || h > 100 {
 		host = ""
@@ -184,7 +199,7 @@ func findURL(s string, i int) (string, int) {
 	return scheme + "://" + host + "/[…]", n
 }
 
-func findEmail(s string, i int) (string, int) {
+func findEmail(_ *Redactor, s string, i int) (string, int) {
 	if !starts(s, i, local) {
 		return "", 0
 	}
@@ -197,7 +212,7 @@ func findEmail(s string, i int) (string, int) {
 
 // findToken finds what looks like a key: a long run of letters and digits, one with a known prefix, and what follows the name of
 // something secret.
-func findToken(s string, i int) (string, int) {
+func findToken(_ *Redactor, s string, i int) (string, int) {
 	if !starts(s, i, word) {
 		return "", 0
 	}
