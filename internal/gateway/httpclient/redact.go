@@ -189,14 +189,18 @@ func (r *Redactor) findURL(s string, i int) (string, int) {
 			return "[url]", n
 		}
 	}
-	host := authority[strings.LastIndexByte(authority, '@')+1:]
+	shown, host := scheme+"://", authority
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		shown, host = shown+"[…]@", authority[at+1:]
+	}
+	whole := len(authority) == len(rest)
 	if h := span(host, 0, domain); h < len(host) || h > 100 {
-		host = ""
+		host, whole = "", false
 	}
-	if host == rest {
-		return scheme + "://" + host, n
+	if shown += host; !whole {
+		shown += "/[…]"
 	}
-	return scheme + "://" + host + "/[…]", n
+	return shown, n
 }
 
 func findEmail(_ *Redactor, s string, i int) (string, int) {

@@ -3,6 +3,7 @@ package httpclient_test
 import (
 	"encoding/base64"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -66,7 +67,7 @@ func TestRedactorHidesWhatIsNot(t *testing.T) {
 		"\"client_secret\" : \"s\"":                                    "\"client_secret\" : \"[token]\"",
 		"key pi3MtwBwLkdIwHu7ix28a3tqPa":                               "key [token]",
 		"jane.doe+x@mail.example.com,":                                 "[email],",
-		"see https://user:pw@api.gateway.test:8443/v1/p?key=1#f now": "see https://api.gateway.test:8443/[…] now",
+		"see https://user:pw@api.gateway.test:8443/v1/p?key=1#f now": "see https://[…]@api.gateway.test:8443/[…] now",
 		"HTTP://API.EXAMPLE.COM":                                     "HTTP://API.EXAMPLE.COM",
 		"http://[::1]/":                                              "http:///[…]",
 	} {
@@ -158,6 +159,10 @@ func TestRedactorOfNoSecretsHidesNothingElse(t *testing.T) {
 	}
 }
 
+// put matches what the redactor puts in the place of something: its marks and escapes. A secret that is found only with their help
+// (0AAAAAAAA in \x10AAAAAAAA) was not shown.
+var put = regexp.MustCompile(`\[[a-z…]+\]|…|\\(?:[abfnrtv]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})`)
+
 func FuzzRedactor(f *testing.F) {
 	for _, s := range []string{"4111 1111 1111 1111", "Bearer x", "http://a@b/c?d", "a@b.c", "\xff\x00\n", strings.Repeat("1", 25), "…", "token:\"q\""} {
 		f.Add(s, "hunter-two", 512)
@@ -176,8 +181,7 @@ func FuzzRedactor(f *testing.F) {
 						t.Fatalf("%q is shown as %q", whole, got)
 					}
 				}
-				// A secret that is part of a mark, or of an escape, proves nothing.
-				if len(secret) >= 9 && utf8.ValidString(secret) && !strings.ContainsAny(secret, `[]…\`) && strings.Contains(got, secret) {
+				if len(secret) >= 9 && utf8.ValidString(secret) && strings.Contains(put.ReplaceAllString(got, "\xff"), secret) {
 					t.Fatalf("%q with the secret %q is shown as %q", whole, secret, got)
 				}
 			}
