@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	neturl "net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,8 +115,10 @@ func ask(ctx context.Context, url string, timeout time.Duration, secure *tls.Con
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
+		} else if refusal, ok := errors.AsType[*neturl.Error](err); ok {
+			err = refusal.Err // which does not say the URL again
 		}
-		return Hint(fmt.Errorf("asking %s: %w", url, err), "does the process run, and does it listen there? --listen and telemetry.listen must be here as the service has them")
+		return Hint(fmt.Errorf("asking %s: %w", url, err), "%s", unansweredHint(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
@@ -121,25 +126,48 @@ func ask(ctx context.Context, url string, timeout time.Duration, secure *tls.Con
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxPage))
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", url, err)
+		return Hint(fmt.Errorf("reading %s: %w", url, err), "the process ended, or hangs: its log says which")
 	}
-	return fmt.Errorf("%s: %s", url, wants(resp.StatusCode, body))
+	what, hint := wants(resp.StatusCode, body)
+	return Hint(fmt.Errorf("%s: %s", url, what), "%s", hint)
 }
 
-// wants is what a page says that is not well.
-func wants(status int, body []byte) string {
+// unansweredHint is what to do where a page did not answer.
+func unansweredHint(err error) string {
+	alert, refused := errors.AsType[*net.OpError](err)
+	switch {
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return "what listens there speaks no TLS: telemetry.cert_file must be here as the service has it"
+	case refused && alert.Op == "remote error" && strings.Contains(alert.Error(), "certificate"):
+		return "it lets in only who shows a certificate: telemetry.cert_file here must be of telemetry.client_ca_file, or leave that one out"
+	}
+	return "does the process run, and does it listen there? --listen and telemetry.listen must be here as the service has them"
+}
+
+// wants is what a page says that is not well, and what to do.
+func wants(status int, body []byte) (what, hint string) {
 	var r telemetry.Report
 	if json.Unmarshal(body, &r) != nil || len(r.Checks) == 0 && !r.Draining {
-		return fmt.Sprintf("the status is %d, wanted 200", status)
+		hint = "something else listens there: --listen and telemetry.listen must be here as the service has them"
+		if status == http.StatusBadRequest {
+			hint += "; if it speaks TLS, telemetry.cert_file too"
+		}
+		return fmt.Sprintf("the status is %d, wanted 200", status), hint
 	}
-	var words []string
+	var words, hints []string
 	if r.Draining {
 		words = append(words, "it is stopping")
 	}
 	for _, c := range r.Checks {
 		if !c.Ready {
 			words = append(words, c.Name+": "+c.Error)
+			if c.Hint != "" && !slices.Contains(hints, c.Hint) {
+				hints = append(hints, c.Hint)
+			}
 		}
 	}
-	return "not ready: " + strings.Join(words, "; ")
+	if len(hints) == 0 {
+		hints = append(hints, "the log of the service says why, and pollux doctor what mends it")
+	}
+	return "not ready: " + strings.Join(words, "; "), strings.Join(hints, "; ")
 }

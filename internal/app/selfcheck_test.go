@@ -4,12 +4,16 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io"
+	"log"
 	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -21,6 +25,7 @@ import (
 	"pollux/internal/certificate/certificatetest"
 	"pollux/internal/config"
 	"pollux/internal/doctor"
+	"pollux/internal/outage"
 	"pollux/internal/pgtest"
 )
 
@@ -57,7 +62,7 @@ func TestAServiceAsksItself(t *testing.T) {
 			t.Errorf("%v: %s", args, said)
 		}
 	}
-	asks(ExitFailed, "connection refused", "--healthcheck")
+	asks(ExitFailed, "consumer: asking http://"+s.listen+"/healthz: dial tcp "+s.listen+": connect: connection refused\n", "--healthcheck")
 	asks(ExitFailed, "--listen and telemetry.listen must be here as the service has them", "--healthcheck")
 	asks(ExitFailed, s.listen+"/readyz", "--healthcheck=ready")
 	p := start(t, "consumer", "--config", file)
@@ -82,6 +87,7 @@ func TestAServiceAsksItself(t *testing.T) {
 		<-q.ended
 		return q.code == ExitOK
 	})
+	asks(ExitFailed, "if it speaks TLS, telemetry.cert_file too", "--healthcheck")
 	p.signal(syscall.SIGTERM)
 	p.endsWith(ExitOK)
 
@@ -103,13 +109,39 @@ func TestHealthcheckOfAPageThatIsNotOurs(t *testing.T) {
 		status int
 		body   string
 		want   string
+		hint   string
 	}{
-		{http.StatusServiceUnavailable, `{"ready":false,"checks":[{"name":"database","error":"away"}]}`, "not ready: database: away"},
-		{http.StatusBadGateway, `<html>`, "the status is 502, wanted 200"},
-		{http.StatusNotFound, `{}`, "the status is 404, wanted 200"},
+		{http.StatusServiceUnavailable, `{"ready":false,"checks":[{"name":"database","error":"away"}]}`, "not ready: database: away", "pollux doctor what mends it"},
+		{http.StatusServiceUnavailable, `{"ready":false,"checks":[{"name":"database","error":"away","hint":"start it"}]}`, "not ready: database: away", "start it"},
+		{http.StatusServiceUnavailable, `{"ready":false,"draining":true}`, "not ready: it is stopping", "the log of the service"},
+		{http.StatusBadRequest, `Client sent an HTTP request to an HTTPS server.`, "the status is 400, wanted 200", "telemetry.cert_file too"},
+		{http.StatusBadGateway, `<html>`, "the status is 502, wanted 200", "something else listens there"},
+		{http.StatusNotFound, `{}`, "the status is 404, wanted 200", "something else listens there"},
 	} {
-		if got := wants(c.status, []byte(c.body)); got != c.want {
-			t.Errorf("%q", got)
+		if got, hint := wants(c.status, []byte(c.body)); got != c.want || !strings.Contains(hint, c.hint) {
+			t.Errorf("%d %s: %q, %q", c.status, c.body, got, hint)
+		}
+	}
+}
+
+func TestAPageThatDoesNotAnswerIsHintedAt(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	strict := httptest.NewUnstartedServer(http.NotFoundHandler())
+	strict.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+	strict.Config.ErrorLog = log.New(io.Discard, "", 0)
+	strict.StartTLS()
+	defer strict.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for url, want := range map[string]string{
+		strings.Replace(plain.URL, "http:", "https:", 1): "speaks no TLS: telemetry.cert_file",
+		strict.URL: "who shows a certificate",
+		closed.URL: "does the process run",
+	} {
+		err := ask(t.Context(), url, time.Minute, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) //nolint:gosec // of a test
+		if hint := outage.Hint(err); !strings.Contains(hint, want) || strings.Count(err.Error(), url) != 1 {
+			t.Errorf("%v\nhint: %s; want one that has %q", err, hint, want)
 		}
 	}
 }

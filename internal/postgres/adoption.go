@@ -266,7 +266,7 @@ func NewQuerySource(ctx context.Context, url, sql string) (*QuerySource, error) 
 	cfg.RuntimeParams["timezone"], cfg.RuntimeParams["datestyle"] = "UTC", "ISO"
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, describe("reaching the database of the source", err)
+		return nil, &sourceError{"reaching the database of the source", unreached(err)}
 	}
 	s := &QuerySource{conn: conn}
 	if s.tx, err = conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly}); err == nil {
@@ -286,8 +286,42 @@ func querying(err error) error {
 	if errors.As(err, &pg) && pg.Hint != "" {
 		return fmt.Errorf("querying the source: %w (%s)", err, pg.Hint)
 	}
-	return describe("querying the source", err)
+	return &sourceError{"querying the source", err}
 }
+
+// sourceError is what went wrong at the database that payments are imported from. What mends it is there, or in the URL that --from names: neither in the configuration nor in the
+// rights of our roles.
+type sourceError struct {
+	doing string
+	err   error
+}
+
+// Error implements error.
+func (e *sourceError) Error() string { return e.doing + ": " + e.err.Error() }
+
+// Unwrap returns what the source said.
+func (e *sourceError) Unwrap() error { return e.err }
+
+// Hint says what to do about it.
+func (e *sourceError) Hint() string {
+	var pg *pgconn.PgError
+	errors.As(e.err, &pg)
+	var connect *Unreached
+	switch {
+	case pg != nil && pg.Code == tooManyConnections:
+		return "the database of --from has no connection left; its max_connections says how many there are"
+	case errors.As(e.err, &connect):
+		return sourceWords.Replace(connect.Hint())
+	case pg != nil && pg.Code == insufficientPrivilege:
+		return "the user in the URL of --from needs usage on the schema and select on what the query reads"
+	}
+	return ""
+}
+
+// sourceWords are where the URL of --from has what the configuration has under database.
+var sourceWords = strings.NewReplacer(
+	"database.url", "the URL of --from", "database.ca_file", "sslrootcert in the URL of --from", "database.cert_file", "sslcert in the URL of --from",
+	"database.tls", "sslmode in the URL of --from", "where database asks", "where the URL of --from asks")
 
 // Close ends the query.
 func (s *QuerySource) Close() {

@@ -95,7 +95,7 @@ func Transient(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {
-		case "57P01", "57P02", "57P03", "53300":
+		case "57P01", "57P02", "57P03", tooManyConnections:
 			return true
 		}
 		return conflict(err) || strings.HasPrefix(pg.Code, "08")

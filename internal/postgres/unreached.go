@@ -12,6 +12,9 @@ import (
 	"pollux/internal/certificate"
 )
 
+// tooManyConnections is the SQLSTATE of a server that has no connection left.
+const tooManyConnections = "53300"
+
 // Unreached is the error of a connection that was not made.
 type Unreached struct{ err error }
 
@@ -42,7 +45,7 @@ func (e *Unreached) Hint() string {
 		return "PostgreSQL refuses the user of database.url: may it log in, from here (pg_hba.conf), with the certificate of database.cert_file if there is one?"
 	case "3D000":
 		return "there is no database of that name: create it, or mend database.url"
-	case "53300":
+	case tooManyConnections:
 		return "PostgreSQL has no connection left: max_connections, and database.max_conns of each process; pollux doctor counts them"
 	case "57P03":
 		return "PostgreSQL starts or stops at the moment; its own log says how far it is"

@@ -61,3 +61,40 @@ func TestTheCertificateOfTheDatabaseIsTheHint(t *testing.T) {
 	u.RawQuery = url.Values{"sslmode": {"verify-full"}, "sslrootcert": {certificatetest.Write(t, filepath.Join(dir, "ca"), certificatetest.New(t).PEM)}}.Encode()
 	requireHint(t, "an authority that is not ours", u.String(), "database.ca_file")
 }
+
+// TestWhatKeepsTheSourceOfAnImportAwayIsMendedThere looks for hints that lead to the record's own settings, or to the rights of its roles.
+func TestWhatKeepsTheSourceOfAnImportAwayIsMendedThere(t *testing.T) {
+	r := newGranted(t)
+	name := r.login(t, RoleTracker).pool.Config().ConnConfig.User
+	a, dir := certificatetest.New(t), t.TempDir()
+	srv := pgtest.Server(t)
+	pgtest.Secure(t, srv, a)
+	other := url.Values{"sslmode": {"verify-full"}, "sslrootcert": {certificatetest.Write(t, filepath.Join(dir, "ca"), certificatetest.New(t).PEM)}}.Encode()
+	at := func(dsn string, change func(*url.URL)) string {
+		u, err := url.Parse(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(u)
+		return u.String()
+	}
+	own := withLogin(t, r.url, name)
+	for what, c := range map[string]struct{ url, hint string }{
+		"a wrong password": {at(own, func(u *url.URL) { u.User = url.UserPassword(name, "wrong-password") }), "the user or the password of the URL of --from"},
+		"another database": {at(own, func(u *url.URL) { u.Path = "/no_such_database" }), "mend the URL of --from"},
+		"no server":        {"postgres://shop:wrong-password@127.0.0.1:1/shop", "the URL of --from says where"},
+		"an authority":     {at(srv.DSN("postgres"), func(u *url.URL) { u.RawQuery = other }), "sslrootcert in the URL of --from"},
+		"a right":          {own, "select on what the query reads"},
+	} {
+		s, err := NewQuerySource(t.Context(), c.url, "select reference from pollux.payments")
+		if err == nil {
+			_, err = s.Header()
+			s.Close()
+		}
+		hint := outage.Hint(err)
+		var denied *Denied
+		if !strings.Contains(hint, c.hint) || strings.Contains(hint, "database.") || strings.Contains(err.Error()+hint, "wrong-password") || errors.As(err, &denied) {
+			t.Errorf("%s: %v: the hint is %q, want %s", what, err, hint, c.hint)
+		}
+	}
+}
