@@ -152,6 +152,9 @@ func readFile(o Options, environ []string) (string, []byte, error) {
 	case st.Size() > maxFileBytes:
 		return "", nil, fmt.Errorf("configuration file %s%s: larger than %d bytes, is it the right one?", name, from, maxFileBytes)
 	}
+	if folder, err := secret.Swappable(name); err == nil && folder != "" {
+		return "", nil, fmt.Errorf("configuration file %s%s: everybody may put another in its place; run: chmod o-w %s, or mount it read-only", name, from, folder)
+	}
 	content, err := os.ReadFile(name)
 	if err != nil {
 		return "", nil, fmt.Errorf("configuration file%s: %w", from, err)

@@ -45,7 +45,8 @@ func (w *written) units(c *Config, skip Skip) map[string][sha256.Size]byte {
 		b, err := secret.ReadFile(file, 1<<20) // certificates too
 		unit := unitOf(p)
 		_, refused, _ := secret.Exposed(file) // a mode that is mended is news as well
-		texts[unit] = fmt.Appendf(texts[unit], "%s %d %t %t %x\n", p.id(), len(b), err == nil, refused, sha256.Sum256(b))
+		folder, _ := secret.Swappable(file)
+		texts[unit] = fmt.Appendf(texts[unit], "%s %d %t %t %q %x\n", p.id(), len(b), err == nil, refused, folder, sha256.Sum256(b))
 	}
 	note(key("database.url"), c.Database.URL.File())
 	note(key("nats.password"), c.NATS.Password.File())

@@ -167,7 +167,7 @@ func (v *verifier) secretFile(name, file string) {
 	v.guarded(key(name), file)
 }
 
-// guarded refuses a secret that everybody may change, and warns of one that everybody may read, or put another in the place of.
+// guarded refuses a secret that everybody may change, or put another in the place of, and warns of one that everybody may read.
 func (v *verifier) guarded(p path, file string) {
 	if file == "" || v.skips(skipSecrets) {
 		return
@@ -180,11 +180,11 @@ func (v *verifier) guarded(p path, file string) {
 		v.warnings = append(v.warnings, v.near(p).problem(p, "everybody on this machine may read the file that it names: chmod o-r %s, or in Kubernetes defaultMode: 0440", file))
 	}
 	if folder, err := secret.Swappable(file); err == nil && folder != "" {
-		v.warnings = append(v.warnings, v.near(p).problem(p, "everybody on this machine may put another file in the place of the one that it names: chmod o-w %s", folder))
+		v.unusable([]path{p}, "everybody on this machine may put another file in the place of the one that it names: chmod o-w %s, or mount it read-only", folder)
 	}
 }
 
-// Warnings are what is taken and should not stay so: secrets that everybody on the machine may read, or put others in the place of.
+// Warnings are what is taken and should not stay so: secrets that everybody on the machine may read.
 func (c Config) Warnings() []Problem { return c.warnings }
 
 // sameRecord reports whether two URLs lead to the same database.

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,20 +115,41 @@ func TestSecretsOfEverybodyAreRefusedOrWarnedOf(t *testing.T) {
 	}
 }
 
-func TestAFolderOfEverybodyIsWarnedOf(t *testing.T) {
-	for mode, warned := range map[os.FileMode]int{0o700: 0, 0o777: 4, os.ModeSticky | 0o777: 0} {
+func TestAFolderOfEverybodyIsRefused(t *testing.T) {
+	for mode, refused := range map[os.FileMode]bool{0o700: false, 0o777: true, os.ModeSticky | 0o777: false} {
 		f := newFolder(t)
 		if err := os.Chmod(f.dir, mode); err != nil {
 			t.Fatal(err)
 		}
-		loaded, err := f.try()
-		if err != nil || len(loaded.Warnings()) != warned {
-			t.Errorf("%o: %v, %v", mode, loaded.Warnings(), err)
+		if _, err := f.try(); (err != nil) != refused || refused && !strings.Contains(err.Error(), "pollux.yaml: everybody may put another in its place; run: chmod o-w "+f.dir) {
+			t.Errorf("%o: %v", mode, err)
 		}
-		for _, w := range loaded.Warnings() {
-			if !strings.Contains(w.What, "chmod o-w "+f.dir) {
-				t.Errorf("%+v", w)
-			}
+		_, err := Load(Options{File: file(t, strings.ReplaceAll(reloadable, "DIR", f.dir)), Environ: []string{}})
+		if (err != nil) != refused || refused && strings.Count(err.Error(), "in the place of the one that it names: chmod o-w "+f.dir) != 4 {
+			t.Errorf("%o, with the configuration elsewhere: %v", mode, err)
 		}
+	}
+}
+
+func TestAFolderThatBecomesEverybodysKeepsTheLastGoodSecrets(t *testing.T) {
+	f := newFolder(t)
+	c, err := Load(Options{File: file(t, strings.ReplaceAll(reloadable, "DIR", f.dir)), Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.write("token", "token-of-whoever")
+	if err := os.Chmod(f.dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	next, r := c.Renew(now)
+	if len(r.Taken) > 0 || len(r.Kept) != 4 || next.Gateways["acme"].HTTPJSON.Auth.Token.Reveal() != "token-of-acme-1" {
+		t.Errorf("%+v", r)
+	}
+	if err := os.Chmod(f.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if next, r = next.Renew(now); !slices.Contains(r.Taken, "gateways.acme") || len(r.Kept) > 0 || next.Gateways["acme"].HTTPJSON.Auth.Token.Reveal() != "token-of-whoever" {
+		t.Errorf("mended: %+v", r)
 	}
 }

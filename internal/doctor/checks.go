@@ -128,7 +128,7 @@ var Checks = []Check{
 		Start: Warns, examine: of(func(s *Sources) *Fact[Logins] { return s.Logins }, judgeLogins)},
 	{ID: "security.access", Area: Security, What: "the NATS user may do what it needs", Why: "a forbidden publish looks like a timeout",
 		Start: Warns, examine: of(func(s *Sources) *Fact[Rights] { return s.Access }, judgeAccess)},
-	{ID: "security.files", Area: Security, What: "files with secrets can be used, and are read by their owner alone", Why: "a service refuses an empty one, or one that everybody may write; everybody on the machine can read the others",
+	{ID: "security.files", Area: Security, What: "files with secrets can be used, and are read by their owner alone", Why: "a service refuses an empty one, and one that everybody may write or put another in the place of; everybody on the machine can read the others",
 		examine: of(files, judgeFiles)},
 
 	{ID: "host.clock", Area: Host, What: "the clocks of this machine, the database and the broker agree", Why: "due times are the database's, so nothing is polled early; but signatures of notifications, TLS and Retry-After dates are judged by this clock",

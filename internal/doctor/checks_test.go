@@ -323,7 +323,7 @@ var faults = []struct {
 		s.Access = Know(Rights{Login: "u", Role: "relay", Missing: []string{"publish payments.poll.>"}})
 	}, Red, "publish payments.poll.>", "pollux perms print nats"},
 	{"security.files", "open to all", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Mode: 0o644, Others: true}), Yellow, "nats.password has mode 0644", "chmod 600 /p"},
-	{"security.files", "in a folder of everybody", file(File{Key: "nats.password", Kind: SecretFile, Path: "/d/p", Mode: 0o600, Folder: "/d"}), Yellow, "another file in its place", "chmod o-w /d"},
+	{"security.files", "in a folder of everybody", file(File{Key: "nats.password", Kind: SecretFile, Path: "/d/p", Mode: 0o600, Folder: "/d"}), Red, "another file in its place", "chmod o-w /d"},
 	{"security.files", "empty", file(File{Key: "nats.password", Kind: SecretFile, Path: "/p", Mode: 0o600, Useless: "secret file /p: empty"}), Red, "nats.password: secret file /p: empty", "without a restart"},
 	{"security.files", "said elsewhere", func(s *Sources, set *Settings) {
 		set.Unusable = []Unusable{{Key: "nats.password"}}

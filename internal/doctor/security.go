@@ -205,7 +205,8 @@ func judgeFiles(files []File, set *Settings) []opinion {
 				found = append(found, yellow("chmod 600 "+f.Path+"; mounted by an orchestrator: mode 0440 and the group of the process", "%s has mode %04o", f.Key, f.Mode).about(f.Path))
 			}
 			if f.Folder != "" {
-				found = append(found, yellow("chmod o-w "+f.Folder, "%s: everybody on this machine may put another file in its place", f.Key).about(f.Path))
+				found = append(found, red("chmod o-w "+f.Folder+", or mount it read-only: until then a running service keeps the last good one, and none starts",
+					"%s: everybody on this machine may put another file in its place", f.Key).about(f.Path))
 			}
 		}
 	}

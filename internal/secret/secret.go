@@ -160,8 +160,11 @@ func Exposed(path string) (readable, writable bool, err error) {
 }
 
 // Swappable is a folder on the way to the file in which everybody on the machine may put another in its place; empty when there is none. The sticky bit keeps that from all but the
-// owners, as in /tmp and where Kubernetes mounts secrets. Of a file behind symbolic links it is the way by its name, and that to where they lead.
-func Swappable(path string) (folder string, err error) {
+// owners, as in /tmp and where Kubernetes mounts secrets, and a mount that is read-only from everybody, as where it mounts a ConfigMap. Of a file behind symbolic links it is the way
+// by its name, and that to where they lead.
+func Swappable(path string) (folder string, err error) { return swappable(path, sealed) }
+
+func swappable(path string, sealed func(dir string) bool) (folder string, err error) {
 	named, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("secret file: %w", err)
@@ -176,7 +179,7 @@ func Swappable(path string) (folder string, err error) {
 			if err != nil {
 				return "", fmt.Errorf("secret file: %w", err)
 			}
-			if mode := st.Mode(); mode&0o002 != 0 && mode&fs.ModeSticky == 0 {
+			if mode := st.Mode(); mode&0o002 != 0 && mode&fs.ModeSticky == 0 && !sealed(dir) {
 				return dir, nil
 			}
 			if dir == filepath.Dir(dir) {
