@@ -298,15 +298,14 @@ func Rights(ctx context.Context, db queryer, role Role) (Holding, error) {
 	return h, describe("reading the rights of the login", err)
 }
 
-// heldSQL lists what a role may do in the schema, column by column only where it may not do it to all of the table. Partitions are not looked at: nobody has a right on one, since
-// rows are found by their parents.
+// heldSQL lists what a role may do in the schema, column by column only where it may not do it to all of the table. Nobody needs a right on a partition, since rows are found by their
+// parents; a right on one is a way past the parent's, and is listed as that of any other table.
 const heldSQL = `
 	with tables as (
 	  select c.oid, c.relname, c.relkind
 	  from pg_catalog.pg_class c
 	  where c.relnamespace = to_regnamespace('pollux')
 	    and c.relkind in ('r', 'p', 'v', 'm', 'S')
-	    and not c.relispartition
 	)
 	select p, '', t.relname::text
 	from tables t

@@ -223,6 +223,32 @@ func TestGrantTakesFromEverybodyWhatNobodyNeeds(t *testing.T) {
 	}
 }
 
+// A right on a partition is a right on its rows, whatever its parent allows.
+func TestARightOnAPartitionAloneIsSeenAndTakenAway(t *testing.T) {
+	r := newGranted(t)
+	day := query[string](t, r, `select min(relname::text) from pg_class where relispartition and relname like 'outbox\_2%'`)
+	tracker := r.login(t, RoleTracker).pool
+	for grant, want := range map[string]Holding{
+		"select on pollux." + day + " to public":                           {Excess: []string{"select on " + day}, Revoke: []string{"revoke select on pollux." + day + " from public"}},
+		"update (body) on pollux.outbox_default to public":                 {Excess: []string{"update (body) on outbox_default"}, Revoke: []string{"revoke update (body) on pollux.outbox_default from public"}},
+		"insert on pollux.poll_attempts_default to " + string(RoleTracker): {Excess: []string{"insert on poll_attempts_default"}},
+	} {
+		r.exec(t, "grant "+grant)
+		got, err := Rights(t.Context(), tracker, RoleTracker)
+		got.Login = ""
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("grant %s: %v\n%s", grant, err, diff)
+		}
+		g := r.grant(t)
+		if public := slices.Equal(g.Public.Excess, want.Excess); public == slices.Equal(g.Changed, []Role{RoleTracker}) || g.Left != nil {
+			t.Errorf("grant %s: %+v", grant, g)
+		}
+		if got, err := Rights(t.Context(), tracker, RoleTracker); err != nil || !got.Exact() {
+			t.Errorf("grant %s: afterwards %v, %+v", grant, err, got)
+		}
+	}
+}
+
 // A dump that is restored without its privileges has those that PostgreSQL gives by itself: everybody may call each function.
 func TestGrantMendsWhatWasRestoredWithoutPrivileges(t *testing.T) {
 	r := newRecord(t)
