@@ -96,6 +96,14 @@ type Count struct {
 	Oldest  *time.Time      `json:"oldest_due_at"`
 	Strays  []Stray         `json:"strays"` // what fits none, MaxStrays of them at most
 	Lost    int64           `json:"stray"`  // how many there are
+	Events  Events          `json:"events"`
+}
+
+// Events says whether the record announces what payments became, and nothing else. The event of a change of status must be there, once, as long as the outbox keeps those of its day.
+type Events struct {
+	Judged int64   `json:"judged"` // final payments whose event must be there
+	Wrong  int64   `json:"wrong"`  // payments with an event that is missing, there twice, or that says what never was
+	Named  []Stray `json:"named"`  // MaxStrays of them at most
 }
 
 // Stray is what is in no place.
@@ -110,13 +118,13 @@ const (
 	Patience  = 10 * time.Minute // the relay publishes within moments, or holds back because the consumers are behind
 )
 
-// Sound reports whether every payment is in exactly one place.
+// Sound reports whether every payment is in exactly one place, and the events say what became of them.
 func (c Count) Sound() bool {
 	var sum int64
 	for _, p := range Places {
 		sum += c.In[p]
 	}
-	return c.Lost == 0 && sum == c.Tracked
+	return c.Lost == 0 && sum == c.Tracked && c.Events.Wrong == 0
 }
 
 // Book is the record as a whole.
@@ -125,7 +133,7 @@ type Book interface {
 	List(ctx context.Context, f Filter, before int64, limit int) ([]Waiting, error)
 	// Totals returns the money of all that the filter chooses, by currency.
 	Totals(ctx context.Context, f Filter) ([]Total, error)
-	// Count counts all payments, in one snapshot.
+	// Count counts all payments, in one snapshot, and their events in another.
 	Count(ctx context.Context) (Count, error)
 }
 

@@ -158,9 +158,10 @@ func printPayments(w io.Writer, list []casework.Waiting, totals []casework.Total
 
 func verifyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify", Short: "Counts every payment into exactly one place; exit code 3 when one fits none, or none takes what is due", Args: app.NoArgs,
+		Use: "verify", Short: "Counts every payment into exactly one place; exit code 3 when one fits none, its event is not there once, or none takes what is due", Args: app.NoArgs,
 		Long: `verify counts all tracked payments, in one snapshot of the database: each is final, scheduled, in flight, held, deferred or with a person. What is in none of these
-places, or in two, is named: then the record is not sound. It also says what is due for so long that nobody can be working.`,
+places, or in two, is named: then the record is not sound. Nor is it when the event of a payment's last change is not in the outbox exactly once, as long as events of that day are
+kept, or when an event says what never was. It also says what is due for so long that nobody can be working.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withDatabase(cmd, func(ctx context.Context, pool *pgxpool.Pool) error {
 				began := time.Now()
@@ -190,19 +191,30 @@ func printCount(w io.Writer, n casework.Count, took time.Duration) {
 		row(w, strings.ReplaceAll(string(p), "_", " "), n.In[p], notes)
 	}
 	row(w, "tracked", n.Tracked, "")
-	for _, s := range n.Strays {
-		row(w, fmt.Sprintf("payment %d: %s", s.ID, s.Why))
+	named := func(strays []casework.Stray, all int64) {
+		for _, s := range strays {
+			row(w, fmt.Sprintf("payment %d: %s", s.ID, s.Why))
+		}
+		if all > int64(len(strays)) {
+			row(w, fmt.Sprintf("and %d more", all-int64(len(strays))))
+		}
 	}
-	if n.Lost > int64(len(n.Strays)) {
-		row(w, fmt.Sprintf("and %d more", n.Lost-int64(len(n.Strays))))
-	}
+	named(n.Strays, n.Lost)
+	named(n.Events.Named, n.Events.Wrong)
 	if n.Overdue > 0 {
 		row(w, fmt.Sprintf("%s due for more than %s and nobody takes them, the oldest since %s: do a relay and consumers run?",
 			counted(int(n.Overdue), "is", "are"), config.FormatDuration(casework.Patience), instant(*n.Oldest)))
 	}
 	if n.Sound() {
-		row(w, fmt.Sprintf("each payment is in exactly one place (%s)", took.Round(time.Millisecond)))
-	} else {
-		row(w, fmt.Sprintf("the record is not sound: %s in no place", counted(int(n.Lost), "is", "are")))
+		row(w, fmt.Sprintf("each payment is in exactly one place, and of %d the event is in the outbox, once (%s)", n.Events.Judged, took.Round(time.Millisecond)))
+		return
 	}
+	var wrong []string
+	if n.Lost > 0 {
+		wrong = append(wrong, counted(int(n.Lost), "is", "are")+" in no place")
+	}
+	if n.Events.Wrong > 0 {
+		wrong = append(wrong, "the events of "+counted(int(n.Events.Wrong), "payment are", "payments are")+" not what became of them")
+	}
+	row(w, "the record is not sound: "+strings.Join(wrong, ", "))
 }

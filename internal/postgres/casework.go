@@ -488,7 +488,7 @@ var countedSQL = `
 
 // Count implements casework.Book.
 func (c *Casework) Count(ctx context.Context) (casework.Count, error) {
-	n := casework.Count{In: map[casework.Place]int64{}, Strays: []casework.Stray{}}
+	n := casework.Count{In: map[casework.Place]int64{}, Strays: []casework.Stray{}, Events: casework.Events{Named: []casework.Stray{}}}
 	err := pgx.BeginTxFunc(ctx, c.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// The planner takes the places for a million different ones and would sort them on disk.
 		if _, err := tx.Exec(ctx, `set local work_mem = '64MB'; set local jit = off; set local enable_sort = off`); err != nil {
@@ -504,7 +504,81 @@ func (c *Casework) Count(ctx context.Context) (casework.Count, error) {
 		n.Strays, err = pgx.CollectRows(rows, pgx.RowToStructByPos[casework.Stray])
 		return err
 	})
-	return n, describe("counting payments", err)
+	if err != nil {
+		return n, describe("counting payments", err)
+	}
+	n.Events, err = c.countEvents(ctx)
+	return n, describe("counting events", err)
+}
+
+// announcedSQL is every payment with the events that say how it ended, and what is wrong with them; nothing where nothing is. An event has the time of its change of status, as the
+// trigger writes both in one transaction. A day's events are dropped together with their partition, and those of the default partition are kept for an hour at the least: so an event
+// must be there while its day's partition is, or within the hour. Of a payment whose status changed again the event of the last change is looked for; the earlier ones may be there.
+const announcedSQL = `
+	with days as (
+	  select to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' as began
+	  from pg_catalog.pg_inherits i
+	  join pg_catalog.pg_class c on c.oid = i.inhrelid
+	  where i.inhparent = 'pollux.outbox'::regclass
+	    and c.relname ~ '_\d{8}$'
+	), said as (
+	  select payment_id, array_agg(event_id) as ids
+	  from pollux.outbox
+	  where subject like 'payments.resolved.%' or subject like 'payments.late\_success.%'
+	  group by payment_id
+	), told as (
+	  select p.id, s.payment_id, p.status, p.revision, s.ids, p.id || '-' || p.revision || '-' || p.status as last,
+	    p.status <> 'pending' and (
+	      p.status_updated_at > now() - interval '1 hour'
+	      or exists (select from days d where p.status_updated_at >= d.began and p.status_updated_at < d.began + interval '1 day')
+	    ) as kept
+	  from pollux.payments p
+	  full join said s on s.payment_id = p.id
+	)
+	select coalesce(id, payment_id, 0) as id, coalesce(kept, false) as kept,
+	  case
+	    when ids = array[last] and status <> 'pending' then null
+	    when ids is null and not kept then null
+	    when id is null then 'event ' || ids[1] || ' says how it ended, and it is not tracked'
+	    when kept and (ids is null or last <> all (ids)) then 'its status is ' || status || ', and its event ' || last || ' is not in the outbox'
+	    else (
+	      select case when count(*) > 1 then 'its event ' || e.id || ' is in the outbox ' || count(*) || ' times'
+	                  else 'event ' || e.id || ' says what its status never was' end
+	      from unnest(ids) as e(id)
+	      cross join lateral regexp_match(e.id, '^(\d{1,19})-([1-9]\d{0,8})-(succeeded|failed|cancelled|expired)$') as m
+	      group by e.id, m
+	      having count(*) > 1
+	        or m is null
+	        or m[1] <> told.id::text
+	        or m[2]::integer > told.revision
+	        or m[2]::integer = told.revision and m[3] <> told.status
+	      order by e.id
+	      limit 1
+	    )
+	  end as why
+	from told`
+
+// countEvents keeps the partitions of the outbox where they are while it looks: the catalogue is not read as of a snapshot.
+func (c *Casework) countEvents(ctx context.Context) (e casework.Events, err error) {
+	err = pgx.BeginTxFunc(ctx, c.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `lock table only pollux.outbox in access share mode; set local work_mem = '64MB'; set local jit = off; set local enable_sort = off`); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, `select count(*) filter (where kept), count(why) from (`+announcedSQL+`) x`).Scan(&e.Judged, &e.Wrong); err != nil {
+			return err
+		}
+		e.Named = []casework.Stray{}
+		if e.Wrong == 0 {
+			return nil
+		}
+		rows, err := tx.Query(ctx, `select id, why from (`+announcedSQL+`) x where why is not null order by id limit $1`, casework.MaxStrays)
+		if err != nil {
+			return err
+		}
+		e.Named, err = pgx.CollectRows(rows, pgx.RowToStructByPos[casework.Stray])
+		return err
+	})
+	return e, err
 }
 
 func countPlaces(ctx context.Context, tx pgx.Tx, n *casework.Count) error {

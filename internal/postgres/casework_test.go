@@ -429,6 +429,76 @@ func TestEveryPaymentIsInOnePlaceAndWhatIsInNoneIsNamed(t *testing.T) {
 	}
 }
 
+func TestEachFinalPaymentHasItsEventOnceWhileItIsKept(t *testing.T) {
+	r := newRecord(t)
+	r.track(t, "p", 12) // the ids 1 to 12
+	finish := func(id int, status string) {
+		t.Helper()
+		r.exec(t, `update pollux.payments set status = $2, status_source = 'webhook' where id = $1`, id, status)
+	}
+	for id := range 9 {
+		finish(id+1, "failed")
+	}
+	r.exec(t, `update pollux.payments set status = 'succeeded', status_source = 'operator' where id = 2`)
+	if n := r.count(t); n.Events.Judged != 9 || n.Events.Wrong != 0 || !n.Sound() {
+		t.Fatalf("as the triggers wrote it: %+v", n)
+	}
+	event := `insert into pollux.outbox (event_id, payment_id, subject, body) values `
+	for _, sql := range []string{
+		`delete from pollux.outbox where payment_id = 1`,
+		`delete from pollux.outbox where event_id = '2-2-succeeded'`,
+		event + `('3-1-failed', 3, 'payments.resolved.sim.failed', '{}')`,
+		event + `('4-1-succeeded', 4, 'payments.resolved.sim.succeeded', '{}')`,
+		event + `('5-2-succeeded', 5, 'payments.late_success.sim', '{}')`,
+		event + `('6-1-dead', 6, 'payments.resolved.sim.dead', '{}')`,
+		event + `('10-1-succeeded', 10, 'payments.resolved.sim.succeeded', '{}')`,
+		event + `('99-1-succeeded', 99, 'payments.resolved.sim.succeeded', '{}')`,
+		event + `('x', null, 'payments.resolved.sim.succeeded', '{}')`,
+		event + `('11-dead-0-x', 11, 'payments.dead.sim.x', '{}')`, // says no status
+	} {
+		r.exec(t, sql)
+	}
+	want := []casework.Stray{
+		{ID: 0, Why: "event x says how it ended, and it is not tracked"},
+		{ID: 1, Why: "its status is failed, and its event 1-1-failed is not in the outbox"},
+		{ID: 2, Why: "its status is succeeded, and its event 2-2-succeeded is not in the outbox"},
+		{ID: 3, Why: "its event 3-1-failed is in the outbox 2 times"},
+		{ID: 4, Why: "event 4-1-succeeded says what its status never was"},
+		{ID: 5, Why: "event 5-2-succeeded says what its status never was"},
+		{ID: 6, Why: "event 6-1-dead says what its status never was"},
+		{ID: 10, Why: "event 10-1-succeeded says what its status never was"},
+		{ID: 99, Why: "event 99-1-succeeded says how it ended, and it is not tracked"},
+	}
+	n := r.count(t)
+	if diff := cmp.Diff(want, n.Events.Named); diff != "" || n.Events.Wrong != 9 || n.Sound() || n.Lost != 0 {
+		t.Errorf("%s\n%+v", diff, n)
+	}
+}
+
+// What retention took is not missed: the events of a day whose partition was dropped, and those of the default partition.
+func TestAnEventThatIsNotKeptAnyMoreIsNotMissed(t *testing.T) {
+	r := newRecord(t)
+	r.track(t, "p", 3)
+	r.exec(t, `update pollux.payments set status = 'failed', status_source = 'webhook'`)
+	conn := open(t, Options{URL: r.url, MaxConns: 1, Name: "ages"})
+	for _, sql := range []string{
+		`set session_replication_role = replica`,
+		`update pollux.payments set status_updated_at = date_trunc('day', now(), 'UTC') - interval '9 days'`,
+		`delete from pollux.outbox`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := r.count(t); n.Events.Judged != 0 || !n.Sound() {
+		t.Errorf("no partition of that day is there: %+v", n)
+	}
+	r.exec(t, `select pollux.make_partition('outbox', ((now() at time zone 'UTC')::date - 9))`)
+	if n := r.count(t); n.Events.Judged != 3 || n.Events.Wrong != 3 || n.Sound() {
+		t.Errorf("the partition of that day is there, and no event in it: %+v", n)
+	}
+}
+
 func TestPaymentsAreListedByFilterWithTheirMoney(t *testing.T) {
 	r := newRecord(t)
 	r.exec(t, `insert into pollux.payments (gateway, account, class, reference, merchant_reference, amount_minor, currency, created_at, status, status_source)
@@ -656,16 +726,18 @@ func TestAPaymentIsFoundByWhateverItIsCalled(t *testing.T) {
 	}
 }
 
-// BenchmarkMillion is what operators wait for when a million payments are pending.
+// BenchmarkMillion is what operators wait for when most of a million payments are pending, and a fifth became final today.
 func BenchmarkMillion(b *testing.B) {
 	r := newRecord(b)
 	fill(b, r, 1_000_000)
 	r.exec(b, `delete from pollux.dead_letters`)
-	r.exec(b, `analyze pollux.payments, pollux.poll_jobs, pollux.dead_letters`)
+	r.exec(b, `delete from pollux.outbox`)
+	r.exec(b, `update pollux.payments set status = 'failed', status_source = 'webhook' where id <= 200000`)
+	r.exec(b, `vacuum analyze pollux.payments, pollux.poll_jobs, pollux.dead_letters, pollux.outbox`)
 	cases := NewCasework(open(b, Options{URL: r.url, MaxConns: 2, Name: "operator"})) // without pinned plans, as the command line
 	b.Run("verify", func(b *testing.B) {
 		for b.Loop() {
-			if n, err := cases.Count(b.Context()); err != nil || !n.Sound() || n.Tracked != 1_000_000 {
+			if n, err := cases.Count(b.Context()); err != nil || !n.Sound() || n.Tracked != 1_000_000 || n.Events.Judged != 200_000 {
 				b.Fatalf("%+v, %v", n, err)
 			}
 		}
