@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -114,16 +115,35 @@ func TestPrometheusAsksEveryReplicaOfEveryService(t *testing.T) {
 	}
 }
 
-// collector is the structure of the collector's configuration; what its parts have inside is theirs.
+// collector is the structure of the collector's configuration, with the settings of its parts that are used here: those that the pinned one took when it was asked. Its own parser is
+// more than a hundred modules and minutes to compile, for thirty lines; docs/deployment.md says how to ask it when the image changes.
 type collector struct {
-	Receivers  map[string]map[string]any
-	Processors map[string]map[string]any
-	Exporters  map[string]map[string]any
-	Extensions map[string]map[string]any
-	Service    struct {
-		Telemetry  map[string]any
-		Extensions []string
-		Pipelines  map[string]struct{ Receivers, Processors, Exporters []string }
+	Receivers map[string]struct {
+		Protocols struct{ GRPC struct{ Endpoint string } }
+	}
+	Processors map[string]struct {
+		CheckInterval string `yaml:"check_interval"`
+		LimitMiB      int    `yaml:"limit_mib"`
+		SpikeLimitMiB int    `yaml:"spike_limit_mib"`
+	}
+	Exporters map[string]struct{ Verbosity string }
+	Service   struct {
+		Telemetry struct {
+			Logs    struct{ Encoding string }
+			Metrics struct {
+				Readers []struct {
+					Pull struct {
+						Exporter struct {
+							Prometheus struct {
+								Host string
+								Port int
+							}
+						}
+					}
+				}
+			}
+		}
+		Pipelines map[string]struct{ Receivers, Processors, Exporters []string }
 	}
 }
 
@@ -131,17 +151,21 @@ type collector struct {
 var distribution = map[string][]string{
 	"receivers":  {"otlp", "prometheus", "hostmetrics"},
 	"processors": {"memory_limiter", "batch", "attributes", "resource", "filter", "probabilistic_sampler", "span"},
-	"exporters":  {"debug", "otlp", "otlphttp", "file", "prometheus", "prometheusremotewrite"},
+	"exporters":  {"debug", "otlp_grpc", "otlp_http", "file", "prometheus", "prometheusremotewrite"},
 }
 
-func collectorProblems(c compose, text string) []string {
+func collectorProblems(c compose, prometheus, text string) []string {
 	var k collector
 	if err := strictly(text, &k); err != nil {
 		return []string{err.Error()}
 	}
 	var all []string
 	say := func(format string, a ...any) { all = append(all, fmt.Sprintf(format, a...)) }
-	defined := map[string]map[string]map[string]any{"receivers": k.Receivers, "processors": k.Processors, "exporters": k.Exporters}
+	defined := map[string][]string{
+		"receivers":  slices.Collect(maps.Keys(k.Receivers)),
+		"processors": slices.Collect(maps.Keys(k.Processors)),
+		"exporters":  slices.Collect(maps.Keys(k.Exporters)),
+	}
 	used := map[string]bool{}
 	for name, p := range k.Service.Pipelines {
 		if signal, _, _ := strings.Cut(name, "/"); !slices.Contains([]string{"traces", "metrics", "logs"}, signal) {
@@ -156,14 +180,14 @@ func collectorProblems(c compose, text string) []string {
 			}
 			for _, part := range names {
 				used[kind+"/"+part] = true
-				if _, ok := defined[kind][part]; !ok {
+				if !slices.Contains(defined[kind], part) {
 					say("pipeline %s: %s is not among the %s", name, part, kind)
 				}
 			}
 		}
 	}
 	for kind, parts := range defined {
-		for part := range parts {
+		for _, part := range parts {
 			if typ, _, _ := strings.Cut(part, "/"); !slices.Contains(distribution[kind], typ) {
 				say("the image has no %s in its %s", typ, kind)
 			}
@@ -172,11 +196,16 @@ func collectorProblems(c compose, text string) []string {
 			}
 		}
 	}
-	endpoint := fmt.Sprint(at(k.Receivers["otlp"], "protocols", "grpc", "endpoint"))
+	endpoint := k.Receivers["otlp"].Protocols.GRPC.Endpoint
 	if !strings.HasSuffix(c.cfg.Telemetry.OTLPEndpoint, ":"+portOf(endpoint)) {
 		say("it listens at %s, and the services send to %s", endpoint, c.cfg.Telemetry.OTLPEndpoint)
 	}
-	limit, _ := at(k.Processors["memory_limiter"], "limit_mib").(int)
+	for _, reader := range k.Service.Telemetry.Metrics.Readers {
+		if port := reader.Pull.Exporter.Prometheus.Port; !strings.Contains(prometheus, fmt.Sprintf("otel-collector:%d", port)) {
+			say("it has metrics of its own at %d, where nobody asks", port)
+		}
+	}
+	limit := k.Processors["memory_limiter"].LimitMiB
 	if hard := int(c.Services["otel-collector"].Deploy.Resources.Limits.MemoryBytes >> 20); limit == 0 || limit > hard*9/10 {
 		say("it begins to refuse at %d MiB, and is killed at %d", limit, hard)
 	}
@@ -194,8 +223,8 @@ func at(v any, keys ...string) any {
 
 func TestCollectorFitsWhatIsSentToIt(t *testing.T) {
 	c := loadCompose(t, read(t, composeFile))
-	text := read(t, "deploy/compose/otelcol.yaml")
-	report(t, collectorProblems(c, text))
+	prometheus, text := read(t, "deploy/compose/prometheus.yml"), read(t, "deploy/compose/otelcol.yaml")
+	report(t, collectorProblems(c, prometheus, text))
 	for _, m := range []mutation{
 		{"pipelines:", "pipeline:", "field pipeline not found"},
 		{"receivers: [otlp]", "receivers: [otpl]", "otpl is not among the receivers"},
@@ -203,8 +232,11 @@ func TestCollectorFitsWhatIsSentToIt(t *testing.T) {
 		{"0.0.0.0:4317", "0.0.0.0:4318", "send to"},
 		{"limit_mib: 205", "limit_mib: 512", "is killed at 256"},
 		{"exporters:\n  debug:", "exporters:\n  bug:", "the image has no bug"},
+		{"verbosity: basic", "verbose: basic", "field verbose not found"},
+		{"spike_limit_mib", "spike_limit", "field spike_limit not found"},
+		{"port: 8888", "port: 8889", "metrics of its own at 8889, where nobody asks"},
 	} {
-		if problems := collectorProblems(c, m.apply(t, text)); !m.found(problems) {
+		if problems := collectorProblems(c, prometheus, m.apply(t, text)); !m.found(problems) {
 			t.Errorf("%q in the place of %q is not found, but %q", m.new, m.old, problems)
 		}
 	}

@@ -7,12 +7,14 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metricspb "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
@@ -96,6 +98,28 @@ func TestMetricsAndTracesArePushedOverTLSWithAToken(t *testing.T) {
 	}
 	if !slices.Equal(guard.tokens, []string{"Bearer of a test", "Bearer of the next day"}) {
 		t.Errorf("metrics came with %q", guard.tokens)
+	}
+}
+
+// A platform adds what it knows of a process; who the process is we know better.
+func TestAProcessSaysWhoItIsAndWhatThePlatformAdds(t *testing.T) {
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=staging,service.namespace=theirs")
+	t.Setenv("OTEL_SERVICE_NAME", "theirs")
+	spans := &fakeCollector{}
+	address := serveOTLP(t, spans, &guardedCollector{})
+	tel, err := New(t.Context(), Config{Service: "consumer", Version: "1.2.3", Instance: "consumer@a#1", OTLPEndpoint: "http://" + address, TraceRatio: 1}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, polled := tel.Tracing.Poll(t.Context(), consumer.Origin{}, "payments.poll.acme.high", "acme", 1)
+	polled(nil)
+	if err := tel.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	want := map[string]string{"service.namespace": "pollux", "service.name": "consumer", "service.version": "1.2.3", "service.instance.id": "consumer@a#1",
+		"process.runtime.version": runtime.Version(), "deployment.environment.name": "staging"}
+	if diff := cmp.Diff(want, spans.about); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -209,12 +209,17 @@ type fakeCollector struct {
 	collector.UnimplementedTraceServiceServer
 	mu    sync.Mutex
 	spans []string
+	about map[string]string // what the process says of itself
 }
 
 func (f *fakeCollector) Export(_ context.Context, r *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, resource := range r.GetResourceSpans() {
+		f.about = map[string]string{}
+		for _, a := range resource.GetResource().GetAttributes() {
+			f.about[a.GetKey()] = a.GetValue().GetStringValue()
+		}
 		for _, scope := range resource.GetScopeSpans() {
 			for _, span := range scope.GetSpans() {
 				f.spans = append(f.spans, span.GetName())
