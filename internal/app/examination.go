@@ -130,6 +130,7 @@ func (p *Patient) askRecord(examiner *postgres.Examiner, role postgres.Role) {
 	s.Structure = through(there, (*postgres.Examiner).Structure)
 	s.Partitions = through(there, (*postgres.Examiner).Partitions)
 	s.Strays = through(there, (*postgres.Examiner).Strays)
+	s.Ahead = through(there, (*postgres.Examiner).Ahead)
 	s.Queues = through(there, (*postgres.Examiner).Queues)
 	s.Outbox = through(there, (*postgres.Examiner).Outbox)
 	s.Letters = through(there, (*postgres.Examiner).Letters)
@@ -275,7 +276,7 @@ func (p *Patient) askHere(c config.Config) {
 }
 
 func examineOptions(c config.Config, program string) postgres.ExamineOptions {
-	o := postgres.ExamineOptions{KeepEvents: c.Relay.KeepEvents, KeepAttempts: c.Relay.KeepAttempts, Role: roleOf(program)}
+	o := postgres.ExamineOptions{KeepEvents: c.Relay.KeepEvents, KeepAttempts: c.Relay.KeepAttempts, Retry: c.Relay.Retry, Role: roleOf(program)}
 	for _, name := range hookNames(c) {
 		if s := c.Webhooks.Gateways[name].Silence; s.After > 0 {
 			o.Watched = append(o.Watched, postgres.Watched{Gateway: name, After: s.After, Pending: s.Pending})

@@ -42,6 +42,8 @@ var Checks = []Check{
 		examine: of(func(s *Sources) *Fact[[]Partitioned] { return s.Partitions }, judgePartitions)},
 	{ID: "record.orphans", Area: Record, What: "each pending payment has a job, and no final one has", Why: "a pending payment without a job is never polled again",
 		examine: of(func(s *Sources) *Fact[Strays] { return s.Strays }, judgeStrays)},
+	{ID: "record.ahead", Area: Record, What: "nothing was written later than now", Why: "the database's clock was ahead and is right again: what it wrote meanwhile is not due before the clock is there again, and nothing else shows it",
+		examine: of(func(s *Sources) *Fact[Ahead] { return s.Ahead }, judgeAhead)},
 	{ID: "record.due", Area: Record, What: "nothing has been due for long", Why: "due polls that nobody takes mean that the relay is stuck, or that consumers do not keep up",
 		examine: of(queues, judgeDue)},
 	{ID: "record.queues", Area: Record, What: "every gateway with jobs is configured", Why: "polls of a gateway that is not configured are published by nobody",

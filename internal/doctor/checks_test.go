@@ -33,6 +33,7 @@ func healthy() (*Sources, *Settings) {
 		Structure:   Know(Structure{}),
 		Partitions:  Know([]Partitioned{{Table: "outbox", Today: now, Oldest: now, Keep: 24 * time.Hour}}),
 		Strays:      Know(Strays{Looked: 10}),
+		Ahead:       Know(Ahead{Looked: 10}),
 		Queues:      Know([]Queue{{Gateway: "acme", Lane: "normal", Due: 3, Oldest: time.Second}}),
 		Outbox:      Know(Outbox{Waiting: 2, Oldest: time.Second, Delay: time.Second}),
 		Letters:     Know(Letters{Open: 1, Oldest: time.Hour}),
@@ -172,6 +173,8 @@ var faults = []struct {
 	{"record.partitions", "rows in the default one", partition(func(p *Partitioned) { p.Default = 7 }), Yellow, "7 rows", "relay"},
 	{"record.orphans", "a payment without a job", func(s *Sources, _ *Settings) { s.Strays = Know(Strays{NoJob: 2, Example: 42}) }, Red, "2 payments are pending without a job, such as 42", `psql -1 -c "alter table pollux.poll_jobs disable trigger jobs_begin"`},
 	{"record.orphans", "a job of a final payment", func(s *Sources, _ *Settings) { s.Strays = Know(Strays{Final: 1, FinalOf: 43}) }, Red, "1 job is", `psql -c "delete from pollux.poll_jobs j where`},
+	{"record.ahead", "a little", func(s *Sources, _ *Settings) { s.Ahead = Know(Ahead{Jobs: 2, By: 90 * time.Second}) }, Yellow, "2 jobs and 0 events are ahead, by up to 1m30s", `psql -1 -c "update pollux.poll_jobs set next_poll_at =`},
+	{"record.ahead", "an event, far", func(s *Sources, _ *Settings) { s.Ahead = Know(Ahead{Events: 1, By: time.Hour}) }, Red, "0 jobs and 1 event is ahead, by up to 1h", `-c "update pollux.outbox set publish_at = now()`},
 	{"record.due", "late", queue(Queue{Gateway: "acme", Lane: "normal", Due: 5, Oldest: 2 * time.Minute}), Yellow, "5 polls are due, the oldest for 2m", "relay"},
 	{"record.due", "stuck", queue(Queue{Gateway: "acme", Lane: "normal", Due: 1, Oldest: time.Hour}), Red, "1 poll is due", "relay"},
 	{"record.queues", "a stranger", queue(Queue{Gateway: "emca", Lane: "normal"}), Yellow, "not configured", "gateways.emca"},
@@ -485,6 +488,7 @@ func TestWhatIsAwayIsNeverGreen(t *testing.T) {
 	s.Server, s.Clock, s.Schema = lost[Server](away), lost[Clock](away), lost[Schema](away)
 	s.Sessions, s.Connections, s.Tables, s.Structure = lost[Sessions](away), lost[Connections](away), lost[[]Table](away), lost[Structure](away)
 	s.Partitions, s.Strays, s.Queues, s.Outbox = lost[[]Partitioned](away), lost[Strays](away), lost[[]Queue](away), lost[Outbox](away)
+	s.Ahead = lost[Ahead](away)
 	s.Letters, s.Silence, s.Chain, s.Rights = lost[Letters](away), lost[[]Silent](away), lost[Chain](away), lost[Rights](away)
 	r := Examine(t.Context(), s, set)
 	for _, f := range r.Findings {

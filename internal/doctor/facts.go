@@ -13,6 +13,7 @@ type Sources struct {
 	Structure   *Fact[Structure]
 	Partitions  *Fact[[]Partitioned]
 	Strays      *Fact[Strays]
+	Ahead       *Fact[Ahead]
 	Queues      *Fact[[]Queue]
 	Outbox      *Fact[Outbox]
 	Letters     *Fact[Letters]
@@ -174,6 +175,14 @@ type Strays struct {
 	Jobs    int64 // jobs that were looked at
 	Final   int64 // of payments that are final, or that do not exist
 	FinalOf int64 // the id of such a payment
+}
+
+// Ahead is what the record took for the time when its clock was ahead, and what therefore waits until the clock is there again.
+type Ahead struct {
+	Looked int64         // jobs that were looked at
+	Jobs   int64         // that were written later than now
+	Events int64         // that wait, and were written later than now or wait for longer than they are told to
+	By     time.Duration // how far the furthest is ahead
 }
 
 // Queue is the due work of a queue in the database.

@@ -352,6 +352,25 @@ func judgeStrays(s Strays, _ *Settings) []opinion {
 	return all(found, fmt.Sprintf("none among the newest %d payments and the oldest %d jobs; pollux verify counts all", s.Looked, s.Jobs))
 }
 
+// The statements bring back what was written by a clock that was ahead: a job is due as long from now as it was from the time at which it was written.
+var bringBack = []string{
+	"update pollux.poll_jobs set next_poll_at = next_poll_at - (updated_at - now()), locked_until = locked_until - (updated_at - now()), " +
+		"held_until = held_until - (updated_at - now()), window_started_at = least(window_started_at, now()), updated_at = now() where updated_at > now()",
+	"update pollux.outbox set publish_at = now() where published_at is null and publish_at > now() and publish_at < 'infinity'",
+}
+
+func judgeAhead(a Ahead, _ *Settings) []opinion {
+	if a.Jobs == 0 && a.Events == 0 {
+		return green("no event, and none of %s", counted(a.Looked, "job", "jobs")).alone()
+	}
+	mend := "once the clock stays right, as the migrator: " + together(bringBack...)
+	o := yellow(mend, "%s and %s ahead, by up to %s: the clock was set back", counted(a.Jobs, "job", "jobs"), counted(a.Events, "event is", "events are"), long(a.By))
+	if a.By >= stuckWork {
+		o.level = Red
+	}
+	return o.alone()
+}
+
 // The times that a poll may be due and not taken: the relay looks every few milliseconds, and takes nothing for a queue whose backlog at the broker is full. The second is the
 // patience of pollux verify.
 const (

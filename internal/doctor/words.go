@@ -39,11 +39,23 @@ func long(d time.Duration) string {
 	case d < time.Minute:
 		return d.Round(100 * time.Millisecond).String()
 	case d < time.Hour:
-		return strings.TrimSuffix(d.Round(time.Second).String(), "0s")
+		return whole(d.Round(time.Second))
 	case d < 48*time.Hour:
-		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+		return whole(d.Round(time.Minute))
 	}
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// whole is a time without units that are nothing at its end: 2m and not 2m0s, but 1m30s.
+func whole(d time.Duration) string {
+	s := d.String()
+	if t := strings.TrimSuffix(s, "m0s"); t != s {
+		s = t + "m"
+	}
+	if t := strings.TrimSuffix(s, "h0m"); t != s {
+		s = t + "h"
+	}
+	return s
 }
 
 // size is a number of bytes as people say it.

@@ -30,6 +30,7 @@ type Watched struct {
 type ExamineOptions struct {
 	KeepEvents   time.Duration
 	KeepAttempts time.Duration
+	Retry        time.Duration // of events that were not stored
 	Watched      []Watched
 	Role         Role // whose rights the login should have; empty: nobody's
 }
@@ -428,6 +429,35 @@ func (e *Examiner) Strays(ctx context.Context) (s doctor.Strays, err error) {
 			) oldest`, straysLooked).Scan(&s.Jobs, &s.Final, &s.FinalOf)
 	})
 	return s, describe("looking for strays", err)
+}
+
+// aside is how far rows may be ahead of the transaction that looks at them: others began later and have committed.
+const aside = time.Second
+
+// Ahead tells of jobs and events that were written by a clock that was ahead. It looks at as many jobs as Strays, and at all events that wait.
+func (e *Examiner) Ahead(ctx context.Context) (a doctor.Ahead, err error) {
+	var by float64
+	err = e.pool.QueryRow(ctx, `
+		with jobs as (
+		  select count(*) as looked, count(*) filter (where ahead > $2::bigint) as ahead, max(ahead) as by
+		  from (
+		    select extract(epoch from updated_at - now()) * 1000000 as ahead
+		    from pollux.poll_jobs
+		    where state <> 'dead'
+		    limit $1
+		  ) j
+		), events as (
+		  select count(*) as ahead, max(extract(epoch from publish_at - now()) * 1000000) as by
+		  from pollux.outbox
+		  where published_at is null
+		    and publish_at < 'infinity'
+		    and publish_at > now() + $2::bigint * interval '1 microsecond'
+		    and (created_at > now() + $2::bigint * interval '1 microsecond' or publish_at > now() + $3::bigint * interval '1 microsecond')
+		)
+		select j.looked, j.ahead, e.ahead, coalesce(greatest(case when j.ahead > 0 then j.by end, e.by), 0) / 1000000::float8
+		from jobs j, events e`, straysLooked, aside.Microseconds(), (e.opts.Retry+aside).Microseconds()).Scan(&a.Looked, &a.Jobs, &a.Events, &by)
+	a.By = seconds(by)
+	return a, describe("looking for what was written by a clock that was ahead", err)
 }
 
 // Queues tells of all queues that have jobs, and what is due in them.

@@ -25,7 +25,7 @@ func examined(t *testing.T, url string) map[string]doctor.Finding {
 	e := examiner(t, url)
 	s := &doctor.Sources{
 		Server: doctor.Ask(e.Server), Clock: doctor.Ask(e.Clock), Schema: doctor.Ask(e.Schema), Sessions: doctor.Ask(e.Sessions), Connections: doctor.Ask(e.Connections),
-		Tables: doctor.Ask(e.Tables), Structure: doctor.Ask(e.Structure), Partitions: doctor.Ask(e.Partitions), Strays: doctor.Ask(e.Strays), Queues: doctor.Ask(e.Queues),
+		Tables: doctor.Ask(e.Tables), Structure: doctor.Ask(e.Structure), Partitions: doctor.Ask(e.Partitions), Strays: doctor.Ask(e.Strays), Ahead: doctor.Ask(e.Ahead), Queues: doctor.Ask(e.Queues),
 		Outbox: doctor.Ask(e.Outbox), Letters: doctor.Ask(e.Letters), Silence: doctor.Ask(e.Silence), Chain: doctor.Ask(e.Chain),
 	}
 	set := &doctor.Settings{Gateways: []doctor.Gateway{{Name: "sim", Rate: 10}}, MaxConns: 8, Now: time.Now()}
@@ -41,7 +41,7 @@ func examined(t *testing.T, url string) map[string]doctor.Finding {
 func examiner(t *testing.T, url string) *Examiner {
 	t.Helper()
 	return NewExaminer(open(t, Options{URL: url, MaxConns: 4, Name: "pollux-doctor"}), ExamineOptions{
-		KeepEvents: 24 * time.Hour, KeepAttempts: 30 * 24 * time.Hour, Watched: []Watched{{Gateway: "sim", After: time.Hour, Pending: 1}}})
+		KeepEvents: 24 * time.Hour, KeepAttempts: 30 * 24 * time.Hour, Retry: time.Second, Watched: []Watched{{Gateway: "sim", After: time.Hour, Pending: 1}}})
 }
 
 func run(t *testing.T, url, sql string) {
@@ -148,6 +148,48 @@ func TestWhatTheDoctorSaysMends(t *testing.T) {
 		if f := examined(t, url)[id]; f.Level != doctor.Green {
 			t.Errorf("%+v", f)
 		}
+	}
+}
+
+// A clock that was an hour ahead leaves jobs and events that wait for it to be there again. What it wrote is brought back by so much, and nothing else is moved.
+func TestWhatAClockThatWasAheadWroteIsBroughtBack(t *testing.T) {
+	url := pgtest.New(t, migrate)
+	run(t, url, `select pollux.track_payment('sim', 'p' || i, 1, 'EUR') from generate_series(1, 4) as i;
+		update pollux.poll_jobs set next_poll_at = now() + interval '5 hours' where payment_id = 1;
+		update pollux.poll_jobs set next_poll_at = now() + interval '70 minutes', window_started_at = now() + interval '1 hour', updated_at = now() + interval '1 hour' where payment_id = 2;
+		update pollux.poll_jobs set state = 'in_flight', lock_token = gen_random_uuid(), locked_by = 'relay', locked_until = now() + interval '65 minutes', updated_at = now() + interval '1 hour' where payment_id = 3;
+		insert into pollux.outbox (event_id, subject, body, created_at, publish_at, set_aside) values
+		  ('ahead', 's', '{}', now() + interval '1 hour', now() + interval '1 hour', null),
+		  ('tried ahead', 's', '{}', now() - interval '1 minute', now() + interval '1 hour', null),
+		  ('tried now', 's', '{}', now() - interval '1 minute', now() + interval '1 second', null),
+		  ('set aside', 's', '{}', now(), 'infinity', 'too large')`)
+	found := examined(t, url)["record.ahead"]
+	if found.Level != doctor.Red || !strings.Contains(found.Found, "2 jobs and 2 events are ahead, by up to 1h") {
+		t.Errorf("%+v", found)
+	}
+	mend(t, url, found)
+	if f := examined(t, url)["record.ahead"]; f.Level != doctor.Green {
+		t.Errorf("%+v", f)
+	}
+	c := open(t, Options{URL: url, MaxConns: 1})
+	var jobs, events string
+	err := c.QueryRow(t.Context(), `
+		select
+		  (select string_agg(payment_id || ' ' || case
+		    when claimable_at < now() - interval '30 minutes' then 'due before'
+		    when claimable_at <= now() then 'due'
+		    when claimable_at < now() + interval '6 minutes' then 'lease'
+		    when claimable_at < now() + interval '11 minutes' then 'ten minutes'
+		    else 'as it was' end || case when window_started_at > now() then ' window ahead' else '' end, ', ' order by payment_id) from pollux.poll_jobs),
+		  (select string_agg(event_id, ', ' order by event_id) from pollux.outbox where publish_at <= now() + interval '2 seconds')`).Scan(&jobs, &events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "1 as it was, 2 ten minutes, 3 lease, 4 due"; jobs != want {
+		t.Errorf("jobs are %s, want %s", jobs, want)
+	}
+	if want := "ahead, tried ahead, tried now"; events != want {
+		t.Errorf("the events %s are to be published, want %s", events, want)
 	}
 }
 
