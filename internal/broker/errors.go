@@ -18,8 +18,11 @@ func (e *apiError) Error() string { return fmt.Sprintf("%s (NATS error %d)", e.D
 
 // Hint says what to do about it, where that is known.
 func (e *apiError) Hint() string {
-	if e.Code == codeStreamNotFound {
+	switch e.Code {
+	case codeStreamNotFound:
 		return applyStreams
+	case codeAccountExceeded, codeNoResources, codeStorageExceeded:
+		return "all that the server or the account may store is used: raise max_file_store, or max_file of the account, and reload the server; what waits then goes on by itself"
 	}
 	return ""
 }
@@ -29,6 +32,9 @@ const applyStreams = "pollux streams apply"
 
 // The codes of JetStream's errors that mean something to us; nats-server lists all of them in server/errors.json.
 const (
+	codeAccountExceeded = 10002
+	codeNoResources     = 10023 // of the server: its max_file_store
+	codeStorageExceeded = 10047
 	codeStreamNotFound  = 10059
 	codeMessageTooLarge = 10054 // larger than the stream's max_msg_size
 	codeHeadersTooLarge = 10097

@@ -15,9 +15,15 @@ import (
 
 var (
 	errConnectionLost = errors.New("the connection to NATS was lost before the stream answered; whether it stored the message is unknown")
-	errNoAnswer       = errors.New("the stream did not answer in time; whether it stored the message is unknown")
 	errNoStream       = errors.New("no stream takes this subject; run: pollux streams diff")
 )
+
+// errNoAnswer is what a full disk looks like from here: the server keeps the connection, and swallows what it cannot store. It swallows batches too that are more than it may store; single
+// messages it refuses then.
+var errNoAnswer error = &hinted{
+	errors.New("the stream did not answer in time; whether it stored the message is unknown"),
+	"is the disk of NATS full, its max_file_store reached, or is it slow? its log says so. After a full disk: make room, then restart that server, for it stores nothing before",
+}
 
 // exchange sends messages to streams and brings each answer to its message. One subscription serves all: an answer's subject
 // is <inbox>.<call>.<index>. It is the asynchronous half of nats.go's publisher with what that lacks here: one bound on what is outstanding, messages

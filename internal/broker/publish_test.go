@@ -18,6 +18,7 @@ import (
 	"pollux/internal/broker"
 	"pollux/internal/message"
 	"pollux/internal/natstest"
+	"pollux/internal/outage"
 	"pollux/internal/outbox"
 	"pollux/internal/secret"
 )
@@ -237,6 +238,28 @@ func TestFullStreamThatDiscardsNewIsNamedAndNoRefusal(t *testing.T) {
 	}
 }
 
+func TestAServerThatMayStoreNoMoreIsNamedAndNoRefusal(t *testing.T) {
+	for name, edit := range map[string]func(*broker.Config){"singly": never, "in batches": always} {
+		t.Run(name, func(t *testing.T) {
+			s := natstest.Start(t, natstest.Options{Configure: func(o *server.Options) { o.JetStreamMaxStore = 20_000 }})
+			c := connect(t, s, edit, func(c *broker.Config) { c.PublishTimeout = time.Second }) // the server answers no batch that is too much for it
+			failed := 0
+			for _, r := range slices.Concat(c.Publish(t.Context(), polls("p", 150)), c.Publish(t.Context(), polls("q", 150))) { // a batch is looked at when it begins
+				if r.Err == nil {
+					continue
+				}
+				failed++
+				if refusal(r.Err) || !strings.Contains(outage.Hint(r.Err), "max_file_store") {
+					t.Fatalf("got %v with the hint %q, want an ordinary error that names the limit", r.Err, outage.Hint(r.Err))
+				}
+			}
+			if failed == 0 {
+				t.Error("everything was stored")
+			}
+		})
+	}
+}
+
 func TestMissingStreamIsNamedAsSuch(t *testing.T) {
 	s := natstest.Start(t, natstest.Options{NoStreams: true})
 	r := connect(t, s).Publish(t.Context(), polls("p", 1))[0]
@@ -287,6 +310,9 @@ func TestPublishWithoutAnAnswerIsUnknownAndMayBeStored(t *testing.T) {
 	r := c.Publish(t.Context(), polls("p", 1))[0]
 	if r.Err == nil || refusal(r.Err) || !strings.Contains(r.Err.Error(), "unknown") {
 		t.Errorf("got %v, want an ordinary error that says that the outcome is unknown", r.Err)
+	}
+	if got := outage.Hint(r.Err); !strings.Contains(got, "disk of NATS full") {
+		t.Errorf("the hint is %q, and does not name a full disk", got)
 	}
 	if n := stream(t, s, message.StreamPoll).CachedInfo().State.Msgs; n != 1 {
 		t.Errorf("%d messages stored, want 1", n)

@@ -219,7 +219,11 @@ func (r *Relay) polls(ctx context.Context) (int, error) {
 	r.slots <- struct{}{} // one is free again within twice PublishTimeout, whatever the broker and the database do
 	r.publishing.Go(func() {
 		if err := r.publish(ctx, jobs); err != nil {
-			r.log.WarnContext(ctx, "not all polls were published; they are due again, at the latest when their lease ends", "claimed", len(jobs), "error", err)
+			attrs := []any{"claimed", len(jobs), "error", err}
+			if hint := outage.Hint(err); hint != "" {
+				attrs = append(attrs, "hint", hint)
+			}
+			r.log.WarnContext(ctx, "not all polls were published; they are due again, at the latest when their lease ends", attrs...)
 			r.failed.set(err)
 		}
 		<-r.slots

@@ -110,7 +110,7 @@ func describe(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", doing, refusedRight(unreached(err)))
+	return fmt.Errorf("%s: %w", doing, full(refusedRight(unreached(err))))
 }
 
 // Why is the reason of a refusal for a person, without row contents.

@@ -37,6 +37,16 @@ func TestWhatKeepsAConnectionAwayIsTheHint(t *testing.T) {
 	}
 }
 
+// A statement for which the disk has no room says so, whatever the loop that ran it thinks of first.
+func TestAFullDiskIsTheHint(t *testing.T) {
+	pool := open(t, Options{URL: pgtest.New(t, migrate), MaxConns: 1})
+	_, err := pool.Exec(t.Context(), `do $$ begin raise exception 'could not extend file "base/1/2": No space left on device' using errcode = '53100'; end $$`)
+	err = describe("recording results", err)
+	if got := outage.Hint(err); !strings.Contains(got, "disk of PostgreSQL is full") || !strings.Contains(err.Error(), "base/1/2") || Refused(err) {
+		t.Errorf("of %v the hint is %q, refused %t", err, got, Refused(err))
+	}
+}
+
 func requireHint(t *testing.T, what, url, want string) {
 	t.Helper()
 	relay := NewRelay(open(t, Options{URL: url, Name: "test"}), time.Hour, time.Hour)
