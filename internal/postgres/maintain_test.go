@@ -46,6 +46,30 @@ const (
 	isAside       = `null, 'infinity', 'too large'`
 )
 
+// A database whose clock is forty days ahead would take all attempts and all published events for old.
+func TestNothingIsDroppedThatIsOldByTheDatabasesClockAlone(t *testing.T) {
+	r := newRecord(t)
+	for _, parent := range []string{"outbox", "poll_attempts"} {
+		r.day(t, parent, -39)
+	}
+	r.oldEvent(t, "39 days", isPublished)
+	ours := func() time.Time { return time.Now().Add(-40 * 24 * time.Hour) }
+	if err := r.relay.maintainAt(t.Context(), ours); err != nil {
+		t.Fatal(err)
+	}
+	for _, parent := range []string{"outbox", "poll_attempts"} {
+		if got := r.partitions(t, parent); !slices.Equal(got, []string{"-39", "0", "1", "2", "3"}) {
+			t.Errorf("%s: the partitions %v are left", parent, got)
+		}
+	}
+	r.maintain(t) // the clocks agree
+	for _, parent := range []string{"outbox", "poll_attempts"} {
+		if got := r.partitions(t, parent); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+			t.Errorf("%s: the partitions %v are left, and all agree that the first is old", parent, got)
+		}
+	}
+}
+
 func TestPartitionsAreMadeBeforeTheyAreNeededAndDroppedAfterwards(t *testing.T) {
 	r := newRecord(t)
 	if got := r.partitions(t, "outbox"); !slices.Equal(got, []string{"0", "1", "2", "3"}) {

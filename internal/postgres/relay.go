@@ -638,11 +638,16 @@ func rearmJobs(ctx context.Context, tx pgx.Tx, states []string, found *outbox.Re
 
 // Maintain implements outbox.Record. What somebody else holds a lock on is left for the next time: partitions are made three days before they are needed, and
 // the default one takes what has none.
-func (r *Relay) Maintain(ctx context.Context) error {
+func (r *Relay) Maintain(ctx context.Context) error { return r.maintainAt(ctx, time.Now) }
+
+// maintainAt drops what is old by the database's clock and by ours: a clock that is wrong for a while must not take the log of a month with it.
+func (r *Relay) maintainAt(ctx context.Context, ours func() time.Time) error {
 	for {
 		var did *string
-		err := r.pool.QueryRow(ctx, `select pollux.maintain($1::bigint * interval '1 second', $2::bigint * interval '1 second')`,
-			int64(r.keepEvents.Seconds()), int64(r.keepAttempts.Seconds())).Scan(&did)
+		err := r.pool.QueryRow(ctx, `
+			select pollux.maintain($1::bigint * interval '1 second' + ahead, $2::bigint * interval '1 second' + ahead)
+			from (select greatest(now() - $3::timestamptz, interval '0') as ahead) clocks`,
+			int64(r.keepEvents.Seconds()), int64(r.keepAttempts.Seconds()), ours()).Scan(&did)
 		switch {
 		case conflict(err):
 			return nil
